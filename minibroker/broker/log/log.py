@@ -1,21 +1,16 @@
 """The log of one partition: append, read, search by time, delete.
 
-Owns the order of steps: validate, assign offsets, write, then update the state in memory; and the
-arithmetic of ``segment.*`` and ``retention.*``, by which segments are rolled and deleted. It must
+Owns the order of steps: validate, assign offsets, write, then update the state in memory. It must
 never know clients, sockets or event loops; it is called by one thread and is given the time.
 Invariant: offsets from ``log_start_offset`` up to ``log_end_offset`` are readable, and a batch for
-which ``append`` has returned survives a process crash. Segments are deleted from the oldest on,
-without a gap, and an empty last segment never is; as in Kafka, the last segment is also deleted if
-it has expired completely, after the log has rolled. Kafka's ``UnifiedLog``, ``LocalLog`` and
-``LogSegment.shouldRoll``.
+which ``append`` has returned survives a process crash. Kafka's ``UnifiedLog`` and ``LocalLog``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, NamedTuple
 
 from minibroker.broker.log.appended import Appended, appended_before
 from minibroker.broker.log.batch_search import TimestampOffset
@@ -29,12 +24,12 @@ from minibroker.broker.log.paths import partition_directory
 from minibroker.broker.log.producers import ProducerTable
 from minibroker.broker.log.recovery import Recovered, recover
 from minibroker.broker.log.segment import (
-    OFFSET_ENTRY,
-    TIME_ENTRY,
     ActiveSegment,
     Segment,
     SegmentEnd,
     SegmentFiles,
+    count_expired,
+    must_roll,
 )
 from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.log.snapshots import remove_unused_snapshots, write_snapshot
@@ -51,87 +46,6 @@ from minibroker_protocol.records import (
     stamped_header,
 )
 from minibroker_protocol.types import Uuid
-
-RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-
-
-class SegmentExtent(NamedTuple):
-    """Extent of a segment; ``latest_ms`` is the timestamp of its newest record, in epoch ms."""
-
-    base_offset: int
-    size: int
-    latest_ms: int
-
-
-class SegmentGrowth(NamedTuple):
-    """The state of the segment that is appended to."""
-
-    base_offset: int
-    size: int
-    index_entries: int
-    time_index_entries: int
-    first_timestamp: int
-    """Largest timestamp in the first batch; negative when there is none."""
-    created_ms: int
-
-
-def must_roll(
-    growth: SegmentGrowth,
-    config: LogConfig,
-    *,
-    batch_size: int,
-    last_offset: int,
-    max_timestamp: int,
-    now_ms: int,
-) -> bool:
-    """Whether the segment must be rolled before the batch is appended."""
-    if growth.size + batch_size > config.segment_bytes:
-        return True
-    if last_offset - growth.base_offset > RELATIVE_OFFSET_MAX:
-        return True
-    if growth.index_entries >= config.segment_index_bytes // OFFSET_ENTRY.size:
-        return True
-    # One entry is reserved for the largest timestamp, which is added when the segment is sealed.
-    if growth.time_index_entries >= config.segment_index_bytes // TIME_ENTRY.size - 1:
-        return True
-    if growth.size == 0:
-        return False
-    if growth.first_timestamp >= 0:
-        age_ms = max_timestamp - growth.first_timestamp
-    else:
-        age_ms = now_ms - growth.created_ms
-    return age_ms > config.max_segment_ms
-
-
-def count_expired(
-    segments: Sequence[SegmentExtent], config: LogConfig, *, log_start_offset: int, now_ms: int
-) -> int:
-    """The number of segments to delete, from the oldest on."""
-    count = 0
-    while count + 1 < len(segments) and segments[count + 1].base_offset <= log_start_offset:
-        count += 1
-    if not config.delete:
-        return count
-    count += _count_over_size(segments[count:], config.retention_bytes)
-    if config.retention_ms >= 0:
-        while count < len(segments) and now_ms - segments[count].latest_ms > config.retention_ms:
-            count += 1
-    if count == len(segments) and segments[-1].size == 0:
-        count -= 1
-    return count
-
-
-def _count_over_size(segments: Sequence[SegmentExtent], retention_bytes: int) -> int:
-    """The number of oldest segments without which ``retention_bytes`` still remain."""
-    if retention_bytes < 0:
-        return 0
-    surplus = sum(segment.size for segment in segments) - retention_bytes
-    count = 0
-    while count < len(segments) and surplus >= segments[count].size:
-        surplus -= segments[count].size
-        count += 1
-    return count
-
 
 __all__ = ["Log", "Origin", "TimestampOffset"]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from minibroker.broker.network.client_connection import ClientConnection
     from minibroker.broker.network.principal_builder import PrincipalBuilder
     from minibroker.broker.network.request_handler import RequestHandler
-    from minibroker.broker.network.request_loop import RequestReader
+    from minibroker.broker.network.request_reader import RequestReader
     from minibroker.broker.network.sasl import SaslAuthenticator
     from minibroker.broker.network.ssl_contexts import SslContexts
     from minibroker.runtime.arena import Block

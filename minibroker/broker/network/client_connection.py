@@ -15,7 +15,7 @@ from minibroker.broker.apis.base import Caller
 from minibroker.broker.connections.address import client_ip
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.connection_state import ChannelEvent, ConnectionState
-from minibroker.broker.network.request_loop import RequestReader
+from minibroker.broker.network.request_reader import RequestReader
 from minibroker.runtime.stream import ByteStream
 from minibroker.runtime.worktime import Account
 

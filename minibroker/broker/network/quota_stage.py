@@ -51,11 +51,9 @@ from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Array, Struct
 
 if TYPE_CHECKING:
-    from minibroker.broker.apis.base import Context
-    from minibroker.broker.network.client_connection import ClientConnection
     from minibroker.broker.network.request_observer import Interception
     from minibroker.broker.quotas.controller_mutation import Mutated
-    from minibroker.broker.quotas.manager import DeferredRecord, QuotaCheck, QuotaUser
+    from minibroker.broker.quotas.manager import DeferredRecord, QuotaCheck
     from minibroker_protocol.headers import RequestHeader
     from minibroker_protocol.messages.produce import ProduceRequest
 

@@ -14,8 +14,8 @@ import time
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
-from minibroker.broker.network.request_loop import LENGTH_BYTES
 from minibroker.broker.network.request_observer import RequestObserver
+from minibroker.broker.network.request_reader import LENGTH_BYTES
 from minibroker.broker.process.notes import NotedClient, note
 from minibroker.lab.journal.entries import FRAME_BYTES_MAX, SECRET_APIS
 from minibroker.lab.journal.records import (

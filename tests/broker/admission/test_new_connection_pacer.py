@@ -10,11 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.broker.admission import new_connection_pacer
-from minibroker.broker.network.request_loop import (
-    PER_TURN,
-    RECENT_TURNS,
-    NewConnectionPacer,
-)
+from minibroker.broker.network.request_loop import PER_TURN, RECENT_TURNS, NewConnectionPacer
 
 
 class Turns(trio.abc.Instrument):

@@ -62,7 +62,7 @@ class Processor:
     async def register(self) -> FaultRules | None:
         registered = await self.rpc.request(RegisterRole("processor", 0, 1))
         await self.rpc.request(ImageApplied())
-        rules: FaultRules | None = registered.faults
+        rules = next((each for each in registered.further if isinstance(each, FaultRules)), None)
         return rules
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.broker.log.config import LogConfig
-from minibroker.broker.log.log import SegmentExtent, SegmentGrowth, count_expired, must_roll
+from minibroker.broker.log.segment import SegmentExtent, SegmentGrowth, count_expired, must_roll
 
 NOW_MS = 1_000_000
 

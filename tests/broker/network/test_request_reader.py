@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.broker.network.request_loop import (
+from minibroker.broker.network.request_reader import (
     SCRATCH_BYTES,
     InvalidRequestSize,
     RequestReader,

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from minibroker.broker.apis.single_fetch import COPIED_BYTES_MAX
 from minibroker.broker.log.slices import FileSlice, replaced_path
 from minibroker.broker.network.open_files import OpenFiles
-from minibroker.broker.network.request_handler import SingleRequests
+from minibroker.broker.network.single_requests import SingleRequests
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

@@ -1,0 +1,400 @@
+"""Requests about one partition or group that are executed in one step, in their owner's process.
+
+Owns the straight way of such a request, from its bytes to the leaves of its response: neither
+objects nor messages are created for it. It must never know what an API does, or the state of a
+socket. Only requests that need no authorization are executed. Those that wait for records are
+attempted again, by a deadline or when some were appended: an append only notes the requests that
+wait for it, and they are attempted when the request that appended was answered, so a consumer never
+delays a producer. Invariant: a request that is not executed here has had no effect, so it can go
+the general way of ``RequestHandler``, and its response would have had the same bytes there. A
+request that waits is completed once, unless it is cancelled, and is watched only until then; there
+is at most one for each connection. Kafka's ``DelayedOperationPurgatory``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import time
+from collections.abc import Awaitable, Generator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import trio
+
+from minibroker.broker.network.quota_stage import count_batch_records
+from minibroker.runtime.deadlines import Deadlines
+from minibroker_protocol import registry
+from minibroker_protocol.compiler.single import (
+    SingleDecoder,
+    SingleEncoder,
+    single_decoder,
+    single_encoder,
+)
+from minibroker_protocol.compiler.single import leaves as leaves_of
+from minibroker_protocol.headers import API_BYTES, encode_response_header, quick_request_header
+from minibroker_protocol.registry import ApiKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from minibroker.broker.apis.base import Delayed, ServedApi, SingleForm, Waiter, WorkerScope
+    from minibroker.broker.log.slices import FileSlice
+    from minibroker.broker.metadata.image import Image
+    from minibroker.broker.network.client_connection import ClientConnection
+    from minibroker.broker.network.open_files import OpenFiles
+    from minibroker.broker.network.quota_stage import RequestCost
+    from minibroker.broker.process.local_worker import LocalWorker
+    from minibroker.broker.process.metadata_client import MetadataClient
+    from minibroker.runtime.worktime import WorkTime
+    from minibroker_protocol.headers import RequestHeader
+
+
+_API: Final = struct.Struct(">hh")
+
+
+class _Codec(NamedTuple):
+    """How one version of an API is read, executed and written."""
+
+    key: ApiKey
+    version: int
+    form: SingleForm
+    decode: SingleDecoder
+    encode: SingleEncoder
+    request_header_version: int
+    throttle_at: int
+    """Index of the throttle time among the leaves of the response."""
+    header_bytes: int
+    """Size of the response's header."""
+
+
+class SingleResponse:
+    """A response as leaves, with its throttle time apart."""
+
+    __slots__ = ("_codec", "_correlation_id", "_leaves", "throttle_time_ms")
+
+    def __init__(self, codec: _Codec, correlation_id: int, leaves: tuple[Any, ...]) -> None:
+        self._codec = codec
+        self._correlation_id = correlation_id
+        self._leaves = leaves
+        self.throttle_time_ms = 0
+
+    @property
+    def header_bytes(self) -> int:
+        """Size of the response's header without the length."""
+        return self._codec.header_bytes
+
+    @property
+    def record_bytes(self) -> int:
+        """Size of the records of a Fetch response, which are its last leaf."""
+        return len(self._leaves[-1])
+
+    def encode(self) -> bytes:
+        """Return the response with length and header."""
+        leaves = self._leaves
+        if self.throttle_time_ms:
+            at = self._codec.throttle_at
+            leaves = (*leaves[:at], self.throttle_time_ms, *leaves[at + 1 :])
+        return self._codec.encode(self._correlation_id, *leaves)
+
+
+class SingleDelay:
+    """A request that waits for records, and its further attempts."""
+
+    __slots__ = ("_codec", "_delayed", "_local_worker", "_since_ns", "cost")
+
+    def __init__(
+        self, local_worker: LocalWorker, cost: RequestCost, codec: _Codec, delayed: Delayed
+    ) -> None:
+        self._local_worker = local_worker
+        self.cost = cost
+        self._codec = codec
+        self._delayed = delayed
+        self._since_ns = time.perf_counter_ns()
+
+    @property
+    def deadline(self) -> float:
+        """When the wait ends, in seconds of the broker's clock."""
+        return self._delayed.deadline
+
+    def watch(self, waiter: Waiter) -> None:
+        """Wake a waiter when another attempt may succeed, until `unwatch`."""
+        self._local_worker.scope.watch_appended(self._delayed.partitions, waiter)
+
+    def unwatch(self, waiter: Waiter) -> None:
+        """Remove the waiter."""
+        self._local_worker.scope.unwatch_appended(self._delayed.partitions, waiter)
+
+    def attempt(self, *, is_over: bool) -> SingleResponse | SingleDelay | None:
+        """Try again; return this object to wait longer, None if it must go the general way."""
+        cost, timer = self.cost, self._local_worker.work_time.step_timer
+        started_ns = timer()
+        leaves = self._delayed.attempt(is_over=is_over)
+        worked_ns = timer() - started_ns
+        cost.io_ns += worked_ns
+        self._local_worker.charge(worked_ns)
+        if leaves is self._delayed:
+            return self
+        if not isinstance(leaves, tuple):
+            cost.io_ns = cost.owners_ns = 0
+            return None
+        cost.owners_ns += time.perf_counter_ns() - self._since_ns
+        cost.is_direct = True
+        return SingleResponse(self._codec, cost.header.correlation_id, leaves)
+
+
+class SingleRequests:
+    """Executes requests at the worker of this process. Implements ``apis.base.SingleScope``."""
+
+    def __init__(
+        self,
+        apis: Mapping[int, ServedApi],
+        metadata_client: MetadataClient,
+        local_worker: LocalWorker,
+        files: OpenFiles,
+        fetch_bytes_max: Callable[[ClientConnection, RequestHeader], int],
+    ) -> None:
+        self._apis = apis
+        self._metadata_client = metadata_client
+        self._local_worker = local_worker
+        self._files = files
+        self._fetch_bytes_max = fetch_bytes_max
+        self._client: ClientConnection
+        self._header: RequestHeader
+        self._codecs: dict[bytes, _Codec | None] = {}
+        """By API key and version as in requests; None for the other versions that are served."""
+
+    @property
+    def image(self) -> Image:
+        """The cluster image."""
+        return self._metadata_client.image
+
+    @property
+    def worker(self) -> WorkerScope:
+        """The worker of this process."""
+        return self._local_worker.scope
+
+    @property
+    def listener(self) -> str:
+        """The listener of the present request's client."""
+        return self._client.caller.listener
+
+    def fetch_bytes_max(self) -> int:
+        """The largest fetch that the quota of the present request's client permits."""
+        return self._fetch_bytes_max(self._client, self._header)
+
+    def read(self, records: FileSlice) -> bytes | None:
+        """The bytes of records in a file; None if it cannot be read."""
+        try:
+            descriptor = self._files.get(records.path, records.inode).descriptor
+            data = os.pread(descriptor, records.length, records.position)
+        except OSError:
+            return None
+        return data if len(data) == records.length else None
+
+    def execute(self, cost: RequestCost, body: bytes) -> SingleResponse | SingleDelay | None:
+        """Execute a request, at once unless it has to wait; None if it must go the general way."""
+        api = body[:API_BYTES]
+        codec = self._codecs[api] if api in self._codecs else self._find_codec(api)
+        if codec is None:
+            return None
+        found = quick_request_header(body, codec.request_header_version)
+        if found is None:
+            return None
+        header, position = found
+        request = codec.decode(body, position)
+        if request is None:
+            return None
+        client = cost.client
+        self._client, self._header = client, header
+        timer = self._local_worker.work_time.step_timer
+        started_ns = timer()
+        leaves = codec.form.execute(self, codec.version, request)
+        if leaves is None:
+            return None
+        cost.io_ns = cost.owners_ns = timer() - started_ns
+        self._local_worker.charge(cost.io_ns)
+        cost.header = header
+        if not isinstance(leaves, tuple):
+            client.in_flight = codec.key
+            return SingleDelay(self._local_worker, cost, codec, leaves)
+        cost.is_direct = True
+        if client.needs_checks and codec.key == ApiKey.PRODUCE:
+            cost.records = count_batch_records(request[-1])
+        return SingleResponse(codec, header.correlation_id, leaves)
+
+    def _find_codec(self, api_bytes: bytes) -> _Codec | None:
+        if len(api_bytes) < API_BYTES:
+            return None
+        key, version = _API.unpack(api_bytes)
+        api = self._apis.get(key)
+        if api is None or not api.serves(version):
+            return None  # Not kept: clients choose the bytes.
+        codec = None if api.single is None else _codec(api.key, version, api.single)
+        self._codecs[api_bytes] = codec
+        return codec
+
+
+def _codec(key: ApiKey, version: int, form: SingleForm) -> _Codec:
+    schema = registry.schema(key)
+    names = [leaf.name for leaf in leaves_of(schema.response, form.shape)]
+    return _Codec(
+        key,
+        version,
+        form,
+        single_decoder(schema.request, version, form.shape),
+        single_encoder(
+            schema.response,
+            version,
+            form.shape,
+            tagged_header=bool(schema.response_header_version(version)),
+        ),
+        schema.request_header_version(version),
+        names.index("throttle_time_ms"),
+        len(encode_response_header(key, version, 0)),
+    )
+
+
+def _do_nothing() -> None:
+    """Before the request's connection knows of it."""
+
+
+class DelayedRequest(Awaitable[None]):
+    """One request that waits; its connection awaits it or sets ``on_due``.
+
+    ``on_due`` is called when the wait has ended; then `complete` must be called.
+    """
+
+    def __init__(
+        self,
+        requests: DelayedRequests,
+        delay: SingleDelay,
+        respond: Callable[[SingleResponse | None], Awaitable[None] | None],
+    ) -> None:
+        self._requests = requests
+        self.delay = delay
+        self._respond = respond
+        self._response: SingleResponse | None = None
+        self._error: Exception | None = None
+        self.on_due: Callable[[], object] = _do_nothing
+        self.is_noted = False
+
+    @property
+    def client(self) -> ClientConnection:
+        """The connection that sent the request."""
+        return self.delay.cost.client
+
+    def set(self) -> None:
+        """Attempt the request again soon."""
+        self._requests.note(self)
+
+    def attempt(self, *, is_over: bool) -> bool:
+        """Return whether the wait has ended."""
+        try:
+            found = self.delay.attempt(is_over=is_over)
+        except Exception as error:  # noqa: BLE001 - closes the connection, see `complete`
+            self._error = error
+            return True
+        if found is self.delay:
+            return False
+        self._response = cast("SingleResponse | None", found)
+        return True
+
+    def complete(self) -> Awaitable[None] | None:
+        """Respond now; return what remains to be awaited. Raises what the attempt raised."""
+        if self._error is not None:
+            raise self._error
+        return self._respond(self._response)
+
+    def cancel(self) -> None:
+        """End the wait without a response."""
+        self._requests.forget(self)
+
+    def __await__(self) -> Generator[object, None, None]:
+        """Wait, and respond."""
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        due = trio.Event()
+        self.on_due = due.set
+        try:
+            await due.wait()
+        except BaseException:
+            self.cancel()
+            raise
+        rest = self.complete()
+        if rest is not None:
+            await rest
+
+
+class DelayedRequests:
+    """The waiting requests of one processor; ``run`` must be running."""
+
+    def __init__(self, now: Callable[[], float], work_time: WorkTime) -> None:
+        self._now = now
+        self._work_time = work_time
+        self._deadlines: Deadlines[DelayedRequest] = Deadlines()
+        self._noted: list[DelayedRequest] = []
+        self._wake = trio.Event()
+        self._timer = trio.CancelScope()
+        """Ends the sleep of `run` at the next deadline; moving it is cheaper than waking `run`."""
+        self.is_attended = False
+        """Whether `attempt_noted` will be called before other tasks run."""
+
+    def __len__(self) -> int:
+        """Number of waiting requests."""
+        return len(self._deadlines)
+
+    def start(
+        self,
+        delay: SingleDelay,
+        respond: Callable[[SingleResponse | None], Awaitable[None] | None],
+    ) -> DelayedRequest:
+        """Let a request wait; ``respond`` is called with its response, or None for other ways."""
+        request = DelayedRequest(self, delay, respond)
+        delay.watch(request)
+        if self._deadlines.add(request, delay.deadline):
+            self._timer.deadline = delay.deadline
+        return request
+
+    def note(self, request: DelayedRequest) -> None:
+        """Attempt a request soon."""
+        if not request.is_noted:
+            request.is_noted = True
+            self._noted.append(request)
+            if not self.is_attended:
+                self._wake.set()
+
+    def forget(self, request: DelayedRequest) -> None:
+        """Forget a request."""
+        if request in self._deadlines:
+            self._deadlines.forget(request)
+            request.delay.unwatch(request)
+
+    def attempt_noted(self) -> None:
+        """Attempt the noted requests, and complete those whose wait has ended."""
+        while self._noted:
+            noted, self._noted = self._noted, []
+            for request in noted:
+                request.is_noted = False
+                if request in self._deadlines:
+                    self._attempt(request, is_over=False)
+
+    async def run(self) -> None:
+        """Attempt requests when they are noted or due, until cancelled."""
+        while True:
+            self._wake = trio.Event()
+            self.attempt_noted()
+            for request in self._deadlines.due(self._now()):
+                request.delay.unwatch(request)
+                self._attempt(request, is_over=True)
+            self._work_time.switch(None)
+            end = self._deadlines.next()
+            with trio.CancelScope(deadline=math.inf if end is None else end) as self._timer:
+                await self._wake.wait()
+
+    def _attempt(self, request: DelayedRequest, *, is_over: bool) -> None:
+        self._work_time.switch(request.client.account)
+        if request.attempt(is_over=is_over):
+            self.forget(request)
+            request.on_due()
