@@ -409,7 +409,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--quotas", default=EVERYTHING)
     options: Any = parser.parse_args()
-    options.scratch.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(options.scratch, ignore_errors=True)  # Left by a measure that was stopped.
+    options.scratch.mkdir(parents=True)
     task = Task(options.table, options.topic, options.scratch, options.cores, options.quotas)
     runs = MEASURES[options.name](task)
     print(json.dumps([next(runs) for _ in range(options.runs)]))
