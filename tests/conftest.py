@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,11 @@ TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fast", TIMELESS, max_examples=25)
 settings.register_profile("deep", TIMELESS, max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+# Tests start hundreds of processes, and each would compile all modules: a third of a second instead
+# of three. Rewritten test modules are kept, too.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_configure() -> None:

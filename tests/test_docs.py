@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.cli.app import app
+from tests.testing.conftest import PLUGINS_OFF
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,7 +30,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_test_in_the_readme_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(blocks("README.md", "python")[0])
-    pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess(*PLUGINS_OFF).assert_outcomes(passed=1)
 
 
 def test_broker_of_one_s_own_in_the_readme_runs(pytester: pytest.Pytester) -> None:

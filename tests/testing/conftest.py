@@ -15,6 +15,13 @@ import pytest
 from minibroker.testing.lease import ForkServerAddress
 
 PATIENCE_S = 120.0
+PLUGINS_OFF = tuple(
+    word
+    for name in ("randomly", "anyio", "hypothesispytest", "trio")
+    for word in ("-p", f"no:{name}")
+)
+"""Options of a run of pytest: plugins of others take longer to import than most runs take."""
+PLUGINS_AND_CACHE_OFF = (*PLUGINS_OFF, "-p", "no:cacheprovider")
 
 FAKE_FORK_SERVER = """
 import json, os, select, signal, socket, sys, time

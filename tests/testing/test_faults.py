@@ -15,8 +15,7 @@ from minibroker.testing.control import CALL_SECONDS_MAX
 from minibroker.testing.faults import FaultHandle, Faults, SharedFaultError
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest
 from tests.broker.network.raw_client import RawClient
-
-WITHOUT_RANDOM = ("-p", "no:randomly", "-p", "no:cacheprovider")
+from tests.testing.conftest import PLUGINS_AND_CACHE_OFF
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ def test_fixture_fails_a_test_whose_rule_never_fired(pytester: pytest.Pytester) 
             assert minibroker_faults.list() == []
         """
     )
-    result = pytester.runpytest_subprocess(*WITHOUT_RANDOM)
+    result = pytester.runpytest_subprocess(*PLUGINS_AND_CACHE_OFF)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*never fired: fault rule 1 (action='observe', topic='t')*"])
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.testing.conftest import PLUGINS_AND_CACHE_OFF, PLUGINS_OFF
+
 USES_ALL = """
     def test_one(minibroker, minibroker_topic, minibroker_group):
         print("pid", minibroker.pid, minibroker_topic, minibroker_group)
@@ -16,7 +18,6 @@ USES_ALL = """
     def test_two(minibroker, minibroker_topic, minibroker_group):
         print("pid", minibroker.pid, minibroker_topic, minibroker_group)
 """
-WITHOUT_RANDOM = ("-p", "no:randomly", "-p", "no:cacheprovider")
 
 
 def said(output: str) -> list[tuple[str, ...]]:
@@ -28,7 +29,7 @@ def test_tests_sharing_a_broker_get_unique_names(
     pytester: pytest.Pytester, is_gone: Callable[[int], bool]
 ) -> None:
     pytester.makepyfile(USES_ALL)
-    result = pytester.runpytest_subprocess("-s", *WITHOUT_RANDOM)
+    result = pytester.runpytest_subprocess("-s", *PLUGINS_AND_CACHE_OFF)
     result.assert_outcomes(passed=2)
     first, second = said(result.stdout.str())
     assert first[0] == second[0]
@@ -47,7 +48,9 @@ def test_{index}(minibroker, minibroker_topic, minibroker_group, record_property
         for index in range(8)
     )
     pytester.makepyfile(lines)
-    result = pytester.runpytest_subprocess("-n", "2", "--junitxml=report.xml", *WITHOUT_RANDOM)
+    result = pytester.runpytest_subprocess(
+        "-n", "2", "--junitxml=report.xml", *PLUGINS_AND_CACHE_OFF
+    )
     result.assert_outcomes(passed=8)
     found = said((pytester.path / "report.xml").read_text())
     pids = {int(pid) for pid, *_ in found}
@@ -66,7 +69,7 @@ def test_run_without_fixtures_starts_no_broker(pytester: pytest.Pytester) -> Non
             assert loaded == {"minibroker.testing", "minibroker.testing.plugin"}
         """
     )
-    pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=1)
+    pytester.runpytest_subprocess(*PLUGINS_AND_CACHE_OFF).assert_outcomes(passed=1)
 
 
 def test_imports_start_early_if_the_last_run_used_fixtures(
@@ -83,7 +86,7 @@ def test_imports_start_early_if_the_last_run_used_fixtures(
         """
     )
     runs = [
-        pytester.runpytest_subprocess("-s", "-p", "no:randomly", path).stdout.str()
+        pytester.runpytest_subprocess("-s", *PLUGINS_OFF, path).stdout.str()
         for path in (look, uses, look, look)
     ]
     assert "fork_server: None" in runs[0]
@@ -104,7 +107,7 @@ def test_imports_start_before_conftest_files(
         """
     )
     pytester.makepyfile("def test_it(minibroker): pass")
-    alone = "-s", "-p", "no:randomly"
+    alone = "-s", *PLUGINS_OFF
     runs = [
         pytester.runpytest_subprocess(*options).stdout.str()
         for options in (alone, alone, (*alone, "-p", "no:cacheprovider"), (*alone, "-n", "1"))
@@ -125,7 +128,7 @@ def test_collect_only_starts_no_broker(pytester: pytest.Pytester) -> None:
             print("loaded:", "minibroker.testing.broker" in sys.modules)
         """
     )
-    result = pytester.runpytest_subprocess("--collect-only", *WITHOUT_RANDOM)
+    result = pytester.runpytest_subprocess("--collect-only", *PLUGINS_AND_CACHE_OFF)
     result.stdout.fnmatch_lines(["loaded: False"])
 
 
@@ -138,13 +141,13 @@ def test_broker_uses_settings_of_the_project(pytester: pytest.Pytester) -> None:
             assert len(minibroker.control.get("v1", "topics", "cats")["partitions"]) == 5
         """
     )
-    pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=1)
+    pytester.runpytest_subprocess(*PLUGINS_AND_CACHE_OFF).assert_outcomes(passed=1)
 
 
 def test_invalid_settings_fail_the_fixture(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nminibroker_settings =\n    num.partition = 5\n")
     pytester.makepyfile("def test_it(minibroker): pass")
-    result = pytester.runpytest_subprocess(*WITHOUT_RANDOM)
+    result = pytester.runpytest_subprocess(*PLUGINS_AND_CACHE_OFF)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*did you mean num.partitions?*"])
 
@@ -159,7 +162,7 @@ def test_topic_is_deleted_after_its_test(pytester: pytest.Pytester) -> None:
             assert [topic["name"] for topic in topics if not topic["internal"]] == []
         """
     )
-    pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=2)
+    pytester.runpytest_subprocess(*PLUGINS_AND_CACHE_OFF).assert_outcomes(passed=2)
 
 
 def test_reset_of_a_shared_broker_is_rejected(
@@ -178,7 +181,7 @@ def test_reset_of_a_shared_broker_is_rejected(
                 own.reset()
         """
     )
-    pytester.runpytest_subprocess("-n", "2", *WITHOUT_RANDOM).assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("-n", "2", *PLUGINS_AND_CACHE_OFF).assert_outcomes(passed=1)
 
 
 def test_killed_run_leaves_no_process_or_directory(
@@ -199,7 +202,7 @@ def test_killed_run_leaves_no_process_or_directory(
         """
     )
     run = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-s", "-q", *WITHOUT_RANDOM],
+        [sys.executable, "-m", "pytest", "-s", "-q", *PLUGINS_AND_CACHE_OFF],
         cwd=pytester.path,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -231,7 +234,7 @@ def test_broker_that_dies_is_reported_and_replaced(pytester: pytest.Pytester) ->
             assert minibroker.control.get("v1", "topics", minibroker_topic)
         """
     )
-    result = pytester.runpytest_subprocess(*WITHOUT_RANDOM)
+    result = pytester.runpytest_subprocess(*PLUGINS_AND_CACHE_OFF)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         ["*The broker died: it was killed by SIGKILL. The next test gets a new one.*"]
@@ -273,7 +276,7 @@ def test_dead_shared_broker_is_replaced_once_for_all_workers(
         """
     pytester.makepyfile(test_killer=killer + both, test_other=other + both)
     result = pytester.runpytest_subprocess(
-        "-n", "2", "--dist=loadfile", "--junitxml=report.xml", *WITHOUT_RANDOM
+        "-n", "2", "--dist=loadfile", "--junitxml=report.xml", *PLUGINS_AND_CACHE_OFF
     )
     result.assert_outcomes(passed=3, failed=1)
     first, second = re.findall(r"pid (\d+)", (pytester.path / "report.xml").read_text())
@@ -305,7 +308,7 @@ def test_restored_broker_is_as_before_each_test(pytester: pytest.Pytester) -> No
             assert minibroker.control.get("v1", "snapshots") == {"snapshots": []}
         """
     )
-    pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=3)
+    pytester.runpytest_subprocess(*PLUGINS_AND_CACHE_OFF).assert_outcomes(passed=3)
 
 
 def test_tests_with_namespaces_use_the_same_names(pytester: pytest.Pytester) -> None:
@@ -325,4 +328,4 @@ def test_tests_with_namespaces_use_the_same_names(pytester: pytest.Pytester) -> 
             assert list(AdminClient(servers).list_topics(timeout=60).topics) == ["orders"]
         """
     )
-    pytester.runpytest_subprocess("-n", "2", *WITHOUT_RANDOM).assert_outcomes(passed=4)
+    pytester.runpytest_subprocess("-n", "2", *PLUGINS_AND_CACHE_OFF).assert_outcomes(passed=4)
