@@ -12,11 +12,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.foreground import heed_interrupts
+from tests.scheduling import UnitScheduling, place_of
 
 # Neither an example nor its making has a time: a busy machine is no mistake of a test.
 TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,6 +34,20 @@ sys.dont_write_bytecode = False
 
 def pytest_configure() -> None:
     heed_interrupts()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> UnitScheduling | None:
+    """Schedule by unit, unless ``--dist`` asks for another way."""
+    if config.getoption("dist") != "load":
+        return None
+    config.option.loadscopereorder = False
+    return UnitScheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: place_of(item.nodeid))
 
 
 @pytest.fixture(autouse=True)
