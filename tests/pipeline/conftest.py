@@ -6,6 +6,7 @@ A test that asks for ``spark`` is marked ``java``, and skipped without a JVM, ex
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -32,3 +33,20 @@ def spark() -> Iterator[SparkSession]:
     conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
     with session("tests", master="local[2]", conf=conf) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def compiled_replay() -> None:
+    """Compile what a replay calls, once: Spark's workers would do it all at the same time."""
+    from minibroker.pipeline.whatif.proposal import Counting
+    from minibroker.pipeline.whatif.replay import Replay
+    from tests.pipeline.whatif import random_workload
+    from tests.pipeline.whatif.activity import request_row, table
+
+    chance = random.Random(11)
+    proposals = [random_workload.proposal(chance, name) for name in "ab"]
+    rows = table([*map(request_row, random_workload.events(chance, 100))])
+    for closed in (False, True):
+        replay = Replay(proposals, Counting(), closed=closed)
+        replay.feed(rows)
+        assert list(replay.end())

@@ -10,6 +10,8 @@ from minibroker.pipeline.commands import base
 from minibroker.pipeline.commands.whatif import whatif
 from tests.pipeline.whatif.test_job import in_buckets
 
+pytestmark = pytest.mark.usefixtures("compiled_replay")
+
 TIGHT = "--alter --entity-type {} --entity-default --add-config producer_byte_rate=200\n"
 
 

@@ -28,6 +28,8 @@ from minibroker.broker.quotas.types import CLIENT_QUOTA_KEYS
 from minibroker.pipeline.whatif.job import decision_batches
 from tests.pipeline.whatif.activity import requests_table
 
+pytestmark = pytest.mark.usefixtures("compiled_replay")
+
 CHANCE = random.Random(11)
 PROPOSALS = [random_workload.proposal(CHANCE, name) for name in "ab"]
 PROPOSALS[1] = Proposal("b", PROPOSALS[1].table, {}, 1.0)

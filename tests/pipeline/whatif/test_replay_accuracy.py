@@ -35,6 +35,8 @@ from tests.simulation.test_quotas import CONSUMER, PRODUCER, TIME, Open, serve
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("compiled_replay")
+
 __all__ = ["serve"]
 
 TABLE = QuotaTable({QuotaType.PRODUCE: {Entity(client="c"): 100.0}}, 1)
