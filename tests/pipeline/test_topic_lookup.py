@@ -11,6 +11,7 @@ from minibroker.pipeline import topic_lookup
 from minibroker.pipeline.cluster_access import ClusterAccess, cluster_access_of
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.topic_lookup import failure_reason, find_activity_topic
+from minibroker.python_command import python_command
 
 CLIENT = """\
 security.protocol=SASL_PLAINTEXT
@@ -30,8 +31,24 @@ def test_closed_port_is_reported_at_once() -> None:
             find_activity_topic(ClusterAccess(closed_port))
 
 
-def test_silent_broker_reports_unanswered_api_versions() -> None:
+IMPATIENT = """\
+import socket
+
+def connect(address, timeout_s, connect=socket.create_connection):
+    return connect(address, timeout_s / 100)
+
+socket.create_connection = connect
+"""
+"""Lets connections to brokers time out after a hundredth of the time."""
+
+
+def test_silent_broker_reports_unanswered_api_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is by the command that asks."""
+
+    def impatient_command(program: str, *arguments: str) -> list[str]:
+        return python_command(IMPATIENT + program, *arguments)
+
+    monkeypatch.setattr(topic_lookup, "python_command", impatient_command)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         asked = (

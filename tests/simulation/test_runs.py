@@ -9,30 +9,85 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.simulation import runs
-from tests.simulation.many_seeds import run_seeds
+from tests.simulation.many_seeds import Summary, run_seeds
 from tests.simulation.runs import simulate
-from tests.simulation.sometimes import SEEDS_MIN, never_taken, table
+from tests.simulation.sometimes import PATHS, SEEDS_MIN, never_taken, table
 
-SEEDS_MAX: Final = 4 * SEEDS_MIN
-"""A test run has ``SEEDS_MIN``, and again as many while none has taken one of the rare paths."""
+PART_SEEDS: Final = 50
+"""Seeds of a part: half a minute of processor time, so it is short on a busy machine, too."""
+PARTS_MIN: Final = 4
+"""Parts of a test run; others follow only while no seed has taken one of the rare paths."""
+PARTS_MAX: Final = 4 * SEEDS_MIN // PART_SEEDS
 ROOT: Final = Path(__file__).parents[2]
 
 
-def test_clients_lose_nothing_under_random_faults(seed: int) -> None:
-    taken: Counter[str] = Counter()
-    for first in range(seed * SEEDS_MAX, (seed + 1) * SEEDS_MAX, SEEDS_MIN):
-        summary, problems = run_seeds(range(first, first + SEEDS_MIN))
+class Parts:
+    """What the parts of a test run have in common. All parts run in one process."""
+
+    def __init__(self) -> None:
+        self.played = 0
+        self.taken: Counter[str] = Counter()
+
+    @property
+    def are_enough(self) -> bool:
+        return self.played >= PARTS_MIN and not never_taken(self.taken)
+
+    def play(self, seeds: Sequence[int]) -> None:
+        """Run the seeds. Fails if one does, or if the last part leaves a rare path untaken."""
+        summary, problems = run_seeds(seeds)
+        self.played += 1
+        self.taken += summary.counts
         assert not problems, "\n".join(problems)
-        taken += summary.counts
-        if not never_taken(taken):
-            return
-    raise AssertionError(f"{SEEDS_MAX} seeds never took {never_taken(taken)}\n{table(taken)}")
+        missing = never_taken(self.taken) if self.played == PARTS_MAX else []
+        assert not missing, f"no seed took {missing}\n{table(self.taken)}"
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    return Parts()
+
+
+@pytest.mark.parametrize("part", range(PARTS_MAX))
+def test_clients_lose_nothing_under_random_faults(parts: Parts, seed: int, part: int) -> None:
+    if not parts.are_enough:
+        first = (seed * PARTS_MAX + part) * PART_SEEDS
+        parts.play(range(first, first + PART_SEEDS))
+
+
+def summary_of(*paths: str) -> Callable[[object], tuple[Summary, list[str]]]:
+    """Pretends to run seeds which take these paths."""
+    summary = Summary()
+    summary.counts.update(paths)
+    return lambda _: (summary, [])
+
+
+def test_parts_follow_until_each_rare_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Parts()
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "run_seeds", summary_of(*PATHS[1:]))
+    for _ in range(PARTS_MAX - 1):
+        parts.play([])
+        assert not parts.are_enough
+    with pytest.raises(AssertionError, match=PATHS[0]):
+        parts.play([])
+    monkeypatch.setattr(module, "run_seeds", summary_of(PATHS[0]))
+    parts.play([])
+    assert parts.are_enough
+
+
+def test_part_with_a_failed_seed_fails_and_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Parts()
+    monkeypatch.setattr(sys.modules[__name__], "run_seeds", lambda _: (Summary(), ["seed 7: lost"]))
+    with pytest.raises(AssertionError, match="seed 7: lost"):
+        parts.play([7])
+    assert parts.played == 1
 
 
 def test_seed_repeats_a_run_in_another_process(seed: int) -> None:
