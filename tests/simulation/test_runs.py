@@ -22,7 +22,7 @@ from tests.simulation.sometimes import PATHS, SEEDS_MIN, never_taken, table
 
 PART_SEEDS: Final = 50
 """Seeds of a part: half a minute of processor time, so it is short on a busy machine, too."""
-PARTS_MIN: Final = 4
+PARTS_MIN: Final = 14
 """Parts of a test run; others follow only while no seed has taken one of the rare paths."""
 PARTS_MAX: Final = 4 * SEEDS_MIN // PART_SEEDS
 ROOT: Final = Path(__file__).parents[2]

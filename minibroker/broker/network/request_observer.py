@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.network.client_connection import ClientConnection
-    from minibroker.broker.network.quota_stage import RequestCost
+    from minibroker.broker.network.quota_stage import Interception, RequestCost
     from minibroker.runtime.arena import Block
     from minibroker_protocol.headers import RequestHeader
 
@@ -82,30 +82,6 @@ class RequestObserver:
 
     def failed(self, request: RequestCost) -> None:
         """Called when a request ends without a complete response."""
-
-
-class Interception(Protocol):
-    """What an interceptor does with the response of one request."""
-
-    @property
-    def sets_throttle_time(self) -> bool:
-        """Whether it has set the throttle time of the response."""
-
-    @property
-    def changes_response(self) -> bool:
-        """Whether it has changed more of the response than its throttle time."""
-
-    def damaged(self, frame: bytes) -> bytes:
-        """The response as ``send`` sends it."""
-
-    async def send(self, frame: bytes) -> int:
-        """Send the response with its length; return the number of bytes.
-
-        Raises ``InterceptorDisconnect``.
-        """
-
-    async def mute(self) -> None:
-        """Wait until the next request may be read."""
 
 
 class Interceptor(Protocol):

@@ -62,8 +62,7 @@ class Processor:
     async def register(self) -> FaultRules | None:
         registered = await self.rpc.request(RegisterRole("processor", 0, 1))
         await self.rpc.request(ImageApplied())
-        rules = next((each for each in registered.further if isinstance(each, FaultRules)), None)
-        return rules
+        return next((each for each in registered.further if isinstance(each, FaultRules)), None)
 
 
 async def not_recorded(process: str, *, ends: bool) -> None:
