@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
 
@@ -24,7 +24,6 @@ from minibroker.broker.metrics.conditions import Conditions
 if TYPE_CHECKING:
     from minibroker.broker.metrics.metrics import ProcessMetrics
     from minibroker.broker.process.local_worker import LocalWorker
-    from minibroker.broker.process.notes import NoteListener
     from minibroker.broker.quotas.ledger import QuotaLedger
     from minibroker.broker.settings import Settings
     from minibroker.lab.control.backend import Backend
@@ -35,6 +34,17 @@ if TYPE_CHECKING:
     from minibroker.runtime.listening import ConnectionSource
     from minibroker.runtime.roles import RoleStatus
     from minibroker.runtime.worktime import WorkTime
+
+NotedClient: TypeAlias = tuple[int, str, int]
+"""Number of a connection, host and port of its client."""
+
+NotedHeader: TypeAlias = tuple[int | None, int | None, int | None, str | None]
+"""API key, version, correlation id and client id."""
+
+NoteListener: TypeAlias = Callable[
+    [str, dict[str, Any], NotedClient | None, NotedHeader | None], object
+]
+"""Called with the kind of a note, its details, and the connection and request that it is about."""
 
 ACCEPTOR: Final = "acceptor"
 PROCESSOR: Final = "processor"

@@ -6,24 +6,12 @@ costs one comparison. Kafka logs state changes in ``state-change.log``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from minibroker.broker.process.environment import Environment
-
-NotedClient: TypeAlias = tuple[int, str, int]
-"""Number of a connection, host and port of its client."""
-
-NotedHeader: TypeAlias = tuple[int | None, int | None, int | None, str | None]
-"""API key, version, correlation id and client id."""
-
-NoteListener: TypeAlias = Callable[
-    [str, dict[str, Any], NotedClient | None, NotedHeader | None], object
-]
-"""Called with the kind of a note, its details, and the connection and request that it is about."""
+    from minibroker.broker.process.environment import Environment, NotedClient, NotedHeader
 
 
 def note(

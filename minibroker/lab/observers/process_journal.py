@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING, Any
 from minibroker.lab.observers.messages import JournalRequest, JournalSwitch, KillProcess
 
 if TYPE_CHECKING:
-    from minibroker.broker.process.environment import Environment
+    from minibroker.broker.process.environment import (
+        Environment,
+        NotedClient,
+        NotedHeader,
+        NoteListener,
+    )
     from minibroker.broker.process.metadata_client import MetadataClient
-    from minibroker.broker.process.notes import NotedClient, NotedHeader, NoteListener
     from minibroker.lab.journal.buffer import JournalBuffer
     from minibroker.lab.journal.counts import JournalCounts
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.broker.network.request_observer import RequestObserver
 from minibroker.broker.network.request_reader import LENGTH_BYTES
-from minibroker.broker.process.notes import NotedClient, note
+from minibroker.broker.process.environment import NotedClient
+from minibroker.broker.process.notes import note
 from minibroker.lab.journal.entries import FRAME_BYTES_MAX, SECRET_APIS
 from minibroker.lab.journal.records import (
     EXCHANGE_KIND,
