@@ -12,8 +12,7 @@ import promql_parser
 import pytest
 import yaml
 
-from minibroker.broker.metrics.definitions import METRICS
-from minibroker.broker.metrics.metric import MetricKind
+from minibroker.broker.metrics.definitions import METRICS, MetricKind
 from tests.test_docker import DOCKER
 
 BOARD = json.loads((DOCKER / "grafana/dashboards/minibroker.json").read_text())

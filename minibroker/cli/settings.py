@@ -72,7 +72,7 @@ def list_(part: str, topic: bool) -> None:
 def explain(name: str) -> None:
     """Explain one setting: its effect, valid values and default."""
     from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS
-    from minibroker.broker.settings.known import is_unsupported_kafka_setting
+    from minibroker.broker.settings.names import is_unsupported_kafka_setting
 
     found = [
         (scope, register[name])

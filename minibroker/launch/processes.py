@@ -53,7 +53,7 @@ from minibroker.broker.settings import (
     ZOOKEEPER_CONNECT,
     Settings,
 )
-from minibroker.broker.settings.access_definitions import AUTHORIZER_CLASS_NAME
+from minibroker.broker.settings.definitions import AUTHORIZER_CLASS_NAME
 from minibroker.broker.settings.listeners import advertised_endpoints, has_tls
 from minibroker.broker.settings.types import HostPort
 from minibroker.lab.control.serve import listener_url, open_listener, token_for

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from minibroker.broker.log.checkpoint import read_topic_id
 from minibroker.broker.log.paths import LOG, offset_file, offsets_of, parse_directory
-from minibroker.broker.settings.activity_definitions import ACTIVITY_ENABLE
+from minibroker.broker.settings.definitions import ACTIVITY_ENABLE
 from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline.errors import BadInput
 from minibroker_protocol.errors import DecodeError

@@ -12,7 +12,7 @@ import json
 import subprocess
 from typing import Final, NamedTuple
 
-from minibroker.broker.settings.activity_definitions import ACTIVITY_ENABLE
+from minibroker.broker.settings.definitions import ACTIVITY_ENABLE
 from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline.cluster_access import OPTION, ClusterAccess, explain
 from minibroker.pipeline.errors import BadInput

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from minibroker.broker.settings.persona_definitions import PERSONA
+from minibroker.broker.settings.definitions import PERSONA
 from minibroker.broker.settings.setting import BROKER_SETTINGS
 from minibroker.broker.settings.types import Kind
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from minibroker.broker.metrics.close_reason import CloseReason
+from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.settings import Settings
 from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
 from system_tests.pipeline import fixed_workload, recorded_broker

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from minibroker.broker.apis.registry import APIS, advertised
-from minibroker.broker.settings.persona_definitions import PERSONA
+from minibroker.broker.settings.definitions import PERSONA
 
 if TYPE_CHECKING:
     from minibroker.broker.apis.base import ServedApi, ServedVersions

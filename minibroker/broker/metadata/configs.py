@@ -49,7 +49,6 @@ from minibroker.broker.settings import (
     Settings,
 )
 from minibroker.broker.settings.client_metrics import InvalidSubscription, check_client_metrics
-from minibroker.broker.settings.connection_definitions import HostLimit
 from minibroker.broker.settings.dynamic import (
     DEFAULT_NAME,
     Configs,
@@ -62,7 +61,7 @@ from minibroker.broker.settings.dynamic import (
 )
 from minibroker.broker.settings.setting import GROUP_SETTINGS, broker_setting
 from minibroker.broker.settings.topics import parse_topic_value
-from minibroker.broker.settings.types import BadValueError, Kind
+from minibroker.broker.settings.types import BadValueError, HostLimit, Kind
 from minibroker_protocol.errors import ErrorCode
 
 KINDS = (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS, DELEGATION_TOKEN)

@@ -21,65 +21,24 @@ from prometheus_client.core import (
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from minibroker.broker.metrics.cleaner_definitions import CLEANER_METRICS
 from minibroker.broker.metrics.definitions import (
-    ACCEPT_RATE,
-    ACCEPT_THROTTLE,
-    ACCEPTED,
-    ACCEPTOR_BLOCKED,
-    ACTIVITY_BYTES,
-    ACTIVITY_DROPPED,
-    ACTIVITY_EVENTS,
-    BROKER_ACCEPT_RATE,
     BUSY,
-    CLIENT_INSTANCES,
-    CLIENT_METRIC,
-    CLOSED,
-    CONDITIONS,
-    COUNTED,
     ELAPSED,
-    FETCH_SESSION_EVICTIONS,
-    FETCH_SESSION_PARTITIONS,
-    FETCH_SESSIONS,
     IDLE,
     IO_TIME,
-    IP_ACCEPT_THROTTLE,
-    LOG_END_OFFSET,
-    LOG_SIZE,
-    LOG_START_OFFSET,
-    MEMORY,
     METRICS,
     NETWORK_TIME,
-    OPEN,
-    PURGATORY,
-    QUEUE_CAPACITY,
-    QUEUE_PEAK,
     QUEUE_TIME,
-    QUEUE_USED,
-    QUEUE_WAITING,
-    QUOTA_BOUND,
-    QUOTA_BYTE_RATE,
-    QUOTA_EXEMPT_TIME,
-    QUOTA_MUTATION_RATE,
-    QUOTA_QUEUE,
-    QUOTA_REQUEST_TIME,
-    QUOTA_THROTTLE,
-    QUOTA_TOKENS,
-    RECORD_BYTES_IN,
-    RECORD_BYTES_OUT,
-    RECORDS_IN,
     REQUEST_BYTES,
     REQUESTS,
     RESPONSE_BYTES,
     RESTARTS,
-    STORAGE_ERRORS,
     THROTTLE_TIME,
     TOTAL_TIME,
-    TRUNCATED_BYTES,
-    TRUNCATED_RECORDS,
     UP,
+    Metric,
+    MetricKind,
 )
-from minibroker.broker.metrics.metric import Metric, MetricKind
 from minibroker.broker.metrics.metrics import ERRORS_AT, HISTOGRAMS, OK_AT, log_gauges
 from minibroker.broker.metrics.totals import Totals
 from minibroker_protocol.registry import ApiKey
@@ -97,24 +56,12 @@ _HISTOGRAMS: Final = {
     TOTAL_TIME: "total",
     THROTTLE_TIME: "throttle",
 }
-_COUNTERS: Final = (
-    *(ACCEPTED, CLOSED, ACCEPTOR_BLOCKED),
-    *(RECORD_BYTES_IN, RECORDS_IN, RECORD_BYTES_OUT),
-    *(ACTIVITY_EVENTS, ACTIVITY_BYTES, ACTIVITY_DROPPED),
-    *(STORAGE_ERRORS, TRUNCATED_RECORDS, TRUNCATED_BYTES),
-    FETCH_SESSION_EVICTIONS,
-)
-_GAUGES: Final = (
-    *(OPEN, COUNTED, BROKER_ACCEPT_RATE, ACCEPT_RATE, ACCEPT_THROTTLE, IP_ACCEPT_THROTTLE),
-    *(QUEUE_USED, QUEUE_CAPACITY, QUEUE_PEAK, QUEUE_WAITING, PURGATORY),
-    *(FETCH_SESSIONS, FETCH_SESSION_PARTITIONS),
-    *(MEMORY, CONDITIONS),
-    *(CLIENT_INSTANCES, CLIENT_METRIC),
-    *CLEANER_METRICS,
-    *(QUOTA_BYTE_RATE, QUOTA_REQUEST_TIME, QUOTA_EXEMPT_TIME, QUOTA_MUTATION_RATE, QUOTA_TOKENS),
-    *(QUOTA_BOUND, QUOTA_THROTTLE, QUOTA_QUEUE),
-)
-_LOG_GAUGES: Final = (LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET)
+_COMPUTED: Final = (REQUESTS, BUSY, ELAPSED, IDLE, UP, RESTARTS)
+"""Metrics whose values are computed here; processes report those of the others by name."""
+
+_REPORTED: Final = tuple(metric for metric in METRICS if metric not in _COMPUTED)
+_COUNTERS: Final = tuple(metric for metric in _REPORTED if metric.kind is MetricKind.COUNTER)
+_GAUGES: Final = {metric.name: metric for metric in _REPORTED if metric.kind is MetricKind.GAUGE}
 
 
 def render(totals: Totals, restarts: Mapping[str, int]) -> bytes:
@@ -165,15 +112,14 @@ class BrokerCollector(Collector):
                 _add(families, by_name[name], labels, value)
 
     def _add_gauges(self, families: dict[str, Family]) -> None:
-        by_name = {metric.name: metric for metric in (*_GAUGES, *_LOG_GAUGES)}
         for process, gauges in sorted(self._totals.gauges().items()):
             for (name, labels), value in gauges.items():
-                metric = by_name[name]
+                metric = _GAUGES[name]
                 # Values of the broker as a whole are reported by one process, without its name.
                 whose = (process,) if "process" in metric.labels else ()
                 _add(families, metric, (*whose, *labels), value)
         for (name, labels), value in log_gauges(self._totals.logs()).items():
-            _add(families, by_name[name], labels, value)
+            _add(families, _GAUGES[name], labels, value)
 
     def _add_processes(self, families: dict[str, Family]) -> None:
         for process, (busy, elapsed) in sorted(self._totals.worked().items()):

@@ -13,6 +13,7 @@ import errno
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from minibroker.broker.metrics.conditions import Conditions
@@ -23,6 +24,16 @@ from minibroker.broker.metrics.definitions import (
     ACTIVITY_DROPPED,
     ACTIVITY_EVENTS,
     API_KEYS_MAX,
+    CLEANER_BUFFER_UTILIZATION,
+    CLEANER_BYTES_READ,
+    CLEANER_BYTES_WRITTEN,
+    CLEANER_CLEAN_TIME,
+    CLEANER_COMPACTION_DELAY,
+    CLEANER_MAX_DIRTY,
+    CLEANER_RECOPY,
+    CLEANER_RUNS,
+    CLEANER_SINCE_LAST_RUN,
+    CLEANER_UNCLEANABLE,
     CLOSED,
     CONDITIONS,
     FETCH_SESSION_EVICTIONS,
@@ -129,6 +140,49 @@ class LogFigures(NamedTuple):
     size_bytes: int
     start_offset: int
     end_offset: int
+
+
+@dataclass(slots=True)
+class CleanerFigures:
+    """The figures of one worker's log cleaner."""
+
+    runs: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    recopy_ratio: float = 0.0
+    clean_time_ms: int = 0
+    map_utilization: float = 0.0
+    max_delay_ms: int = 0
+    max_dirty_ratio: float = 0.0
+    last_run_ms: int = 0
+    uncleanable_partitions: int = 0
+
+    def add(
+        self, bytes_read: int, bytes_written: int, map_utilization: float, time_ms: int
+    ) -> None:
+        """Count a cleaning that was completed."""
+        self.runs += 1
+        self.bytes_read += bytes_read
+        self.bytes_written += bytes_written
+        self.recopy_ratio = bytes_written / bytes_read if bytes_read else 0.0
+        self.map_utilization = map_utilization
+        self.clean_time_ms = time_ms
+
+    def gauges(self, now_ms: int) -> dict[tuple[str, tuple[str, ...]], float]:
+        """The values of all metrics."""
+        values = {
+            CLEANER_RUNS: self.runs,
+            CLEANER_BYTES_READ: self.bytes_read,
+            CLEANER_BYTES_WRITTEN: self.bytes_written,
+            CLEANER_RECOPY: self.recopy_ratio,
+            CLEANER_CLEAN_TIME: self.clean_time_ms,
+            CLEANER_BUFFER_UTILIZATION: self.map_utilization,
+            CLEANER_COMPACTION_DELAY: self.max_delay_ms,
+            CLEANER_MAX_DIRTY: self.max_dirty_ratio,
+            CLEANER_SINCE_LAST_RUN: now_ms - self.last_run_ms if self.last_run_ms else 0,
+            CLEANER_UNCLEANABLE: self.uncleanable_partitions,
+        }
+        return {(metric.name, ()): value for metric, value in values.items()}
 
 
 class Snapshot(NamedTuple):

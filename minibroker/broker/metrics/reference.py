@@ -16,8 +16,9 @@ from minibroker.broker.metrics.definitions import (
     TIME_BUCKETS_NS,
     TOPIC_PARTITIONS_MAX,
     CloseReason,
+    Metric,
+    MetricKind,
 )
-from minibroker.broker.metrics.metric import Metric, MetricKind
 
 _INTRODUCTION = """\
 # Metrics

@@ -41,7 +41,7 @@ from minibroker.broker.quotas.throttle import ThrottleQueue
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
 from minibroker.broker.security.acl import Operation, Resource
 from minibroker.broker.settings import QUOTA_THROTTLE_MODE
-from minibroker.broker.settings.quota_definitions import DELAY
+from minibroker.broker.settings.definitions import DELAY
 from minibroker.runtime.clock import whole_ms
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning

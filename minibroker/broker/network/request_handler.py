@@ -56,10 +56,12 @@ from minibroker.broker.network.single_requests import (
 from minibroker.broker.process.environment import Environment
 from minibroker.broker.process.messages import ApiPart
 from minibroker.broker.process.metadata_client import MetadataClient
-from minibroker.broker.settings.access_definitions import AUTHORIZER_CLASS_NAME
+from minibroker.broker.settings.definitions import (
+    AUTHORIZER_CLASS_NAME,
+    MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,
+    PERSONA,
+)
 from minibroker.broker.settings.dynamic import DynamicSettings
-from minibroker.broker.settings.fetch_definitions import MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS
-from minibroker.broker.settings.persona_definitions import PERSONA
 from minibroker.broker.settings.types import INT_MAX
 from minibroker.runtime.arena import ArenaRef, Block
 from minibroker.runtime.rpc import Link, LocalPeer, request_all

@@ -26,9 +26,9 @@ from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.metadata.image import Image
-from minibroker.broker.metrics.cleaner_definitions import CleanerFigures
 from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.metrics.log import EventLog
+from minibroker.broker.metrics.metrics import CleanerFigures
 from minibroker.broker.process.cleaner_runner import CleanerEndedError, LoopRunner, ProcessRunner
 from minibroker.broker.process.environment import Environment
 from minibroker.broker.process.notes import note_state

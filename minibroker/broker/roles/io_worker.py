@@ -61,8 +61,11 @@ from minibroker.broker.settings import (
     OFFSETS_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
-from minibroker.broker.settings.definitions import NODE_ID, PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS
-from minibroker.broker.settings.fetch_definitions import MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS
+from minibroker.broker.settings.definitions import (
+    MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,
+    NODE_ID,
+    PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS,
+)
 from minibroker.broker.transactions.limits import TransactionLimits
 from minibroker.broker.transactions.service import (
     MarkersReply,

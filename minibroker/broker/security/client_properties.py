@@ -18,15 +18,14 @@ from urllib.parse import unquote, urlsplit
 from minibroker.broker.security.handshakes import BadPem, Pem, client_context
 from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 from minibroker.broker.settings.jaas import JaasEntry, parse_jaas
-from minibroker.broker.settings.known import is_unsupported_kafka_setting
-from minibroker.broker.settings.security_definitions import STORE_TYPE
+from minibroker.broker.settings.names import is_unsupported_kafka_setting
 from minibroker.broker.settings.settings import (
     ConfigError,
     SettingEntry,
     read_properties,
     unknown_name,
 )
-from minibroker.broker.settings.types import BadValueError
+from minibroker.broker.settings.types import STORE_TYPE, BadValueError
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)

@@ -1,29 +1,16 @@
 """Every setting of the broker and of topics, and their effective values.
 
 ``Settings.from_sources(files, pairs, profile)`` reads and checks; ``settings[NUM_IO_THREADS]``
-reads a value.  Topic settings are in ``topics``, because some have the same names as broker
-settings.  Corresponds to Kafka's ``KafkaConfig``.
+reads a value.  ``definitions`` is the table of broker settings; topic settings are in ``topics``,
+because some have the same names as broker settings.  Corresponds to Kafka's ``KafkaConfig``.
 """
 
 from __future__ import annotations
 
 from minibroker.broker.settings import topics as topics
-from minibroker.broker.settings.access_definitions import *  # noqa: F403 - the setting constants
-from minibroker.broker.settings.activity_definitions import *  # noqa: F403 - the setting constants
-from minibroker.broker.settings.admin_definitions import *  # noqa: F403 - the setting constants
-from minibroker.broker.settings.cleaner_definitions import *  # noqa: F403 - the setting constants
-from minibroker.broker.settings.connection_definitions import *  # noqa: F403 - the setting constants
 from minibroker.broker.settings.definitions import *  # noqa: F403 - the setting constants
-from minibroker.broker.settings.fetch_definitions import *  # noqa: F403 - the setting constants
-from minibroker.broker.settings.group_definitions import *  # noqa: F403 - the setting constants
-from minibroker.broker.settings.ineffective_definitions import *  # noqa: F403 - the setting constants
-from minibroker.broker.settings.journal_definitions import *  # noqa: F403 - the setting constants
 from minibroker.broker.settings.listeners import Listener as Listener
 from minibroker.broker.settings.listeners import advertised_endpoints as advertised_endpoints
-from minibroker.broker.settings.persona_definitions import *  # noqa: F403 - the setting constants
-from minibroker.broker.settings.quota_definitions import *  # noqa: F403 - the setting constants
-from minibroker.broker.settings.sasl_definitions import *  # noqa: F403 - the setting constants
-from minibroker.broker.settings.security_definitions import *  # noqa: F403 - the setting constants
 from minibroker.broker.settings.setting import BROKER_SETTINGS as BROKER_SETTINGS
 from minibroker.broker.settings.setting import TOPIC_SETTINGS as TOPIC_SETTINGS
 from minibroker.broker.settings.setting import Scope as Scope
@@ -33,7 +20,5 @@ from minibroker.broker.settings.settings import SettingEntry as SettingEntry
 from minibroker.broker.settings.settings import Settings as Settings
 from minibroker.broker.settings.settings import read_pairs as read_pairs
 from minibroker.broker.settings.settings import read_properties as read_properties
-from minibroker.broker.settings.transaction_definitions import *  # noqa: F403 - the setting constants
 from minibroker.broker.settings.types import ConnectString as ConnectString
 from minibroker.broker.settings.types import HostPort as HostPort
-from minibroker.broker.settings.zookeeper_definitions import *  # noqa: F403 - the setting constants

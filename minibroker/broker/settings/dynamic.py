@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from minibroker.broker.settings.connection_definitions import (
+from minibroker.broker.settings.definitions import (
     ACCEPTOR_MODE,
+    NODE_ID,
     ONE_ACCEPTOR_ONLY,
     SHARDED,
+    THREAD_COUNTS,
 )
-from minibroker.broker.settings.definitions import NODE_ID
-from minibroker.broker.settings.ineffective_definitions import THREAD_COUNTS
-from minibroker.broker.settings.known import is_unsupported_kafka_setting
+from minibroker.broker.settings.names import is_unsupported_kafka_setting
 from minibroker.broker.settings.setting import (
     BROKER_SETTINGS,
     Setting,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
-from minibroker.broker.settings.known import KNOWN_UNSERVED
+from minibroker.broker.settings.names import KNOWN_UNSERVED
 from minibroker.broker.settings.setting import listener_name
 from minibroker.broker.settings.topics import synonyms_of
 

@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from minibroker.broker.settings.types import BadValueError, Kind, SettingType, Valid
+from minibroker.broker.settings.types import MECHANISMS, BadValueError, Kind, SettingType, Valid
 
 T = TypeVar("T")
 
@@ -75,9 +75,6 @@ class Setting(Generic[T]):
 
 LISTENER_PREFIX = "listener.name."
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""The supported SASL mechanisms."""
-
 _REGISTERS: dict[Scope, dict[str, Setting[Any]]] = {scope: {} for scope in Scope}
 
 BROKER_SETTINGS = _REGISTERS[Scope.BROKER]
@@ -96,11 +93,11 @@ CLIENT_METRICS_SETTINGS = _REGISTERS[Scope.CLIENT_METRICS]
 def setting(
     name: str,
     type: SettingType[T],  # noqa: A002 - named as in ConfigDef
-    *,
     default: T,
+    valid: Valid[Any] | None = None,
+    *,
     doc: str,
     scope: Scope = Scope.BROKER,
-    valid: Valid[Any] | None = None,
     kafka_default: T | None = None,
     no_effect: str = "",
     default_text: str | None = None,
@@ -110,7 +107,7 @@ def setting(
     dynamic_at_listener: bool = False,
     per_broker: bool = False,
 ) -> Setting[T]:
-    """Declare a setting and add it to its register.
+    """Declare a setting and add it to its register: one row of a table.
 
     Omit ``kafka_default`` if it equals ``default``.  A default of None is set at startup; the
     reference then shows ``default_text``.

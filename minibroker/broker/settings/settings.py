@@ -1,35 +1,34 @@
 """Validated, immutable settings from files and options.
 
-Owns the sources of values, their precedence, and the constraints between settings; it must never
-open a socket or a data directory.  The invariant: every `Settings` object is valid as a whole, so
-roles do not validate settings again.  Echoes ``KafkaConfig.validateValues`` and the precedence of
-``DynamicBrokerConfig``.
+Owns the sources of values, their precedence, Kafka's three built-in config providers, and the
+constraints between settings; it must never open a socket or a data directory.  Invariants: every
+`Settings` object is valid as a whole, so roles do not validate settings again, although a file that
+a value names may still be invalid; no error of a provider repeats a value, because most are
+secrets.  Echoes ``KafkaConfig.validateValues``, the precedence of ``DynamicBrokerConfig``, and
+``EnvVarConfigProvider``, ``FileConfigProvider`` and ``DirectoryConfigProvider`` (KIP-297, KIP-421,
+KIP-887), which are enabled without ``config.providers``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from minibroker.broker.settings import activity_definitions as a
-from minibroker.broker.settings import connection_definitions as c
 from minibroker.broker.settings import definitions as d
-from minibroker.broker.settings import group_definitions as g
-from minibroker.broker.settings import persona_definitions as p
-from minibroker.broker.settings import security_relations
-from minibroker.broker.settings import zookeeper_definitions as z
-from minibroker.broker.settings.admin_definitions import ADVERTISE_CONTROLLER_REQUESTS
-from minibroker.broker.settings.known import is_unsupported_kafka_setting
+from minibroker.broker.settings.jaas import EXAMPLE as JAAS_EXAMPLE
 from minibroker.broker.settings.listeners import (
     Listener,
     client_listeners,
+    has_sasl,
+    has_tls,
     listener_problems,
     security_protocol,
 )
-from minibroker.broker.settings.providers import resolve
+from minibroker.broker.settings.names import is_unsupported_kafka_setting, similar_names
 from minibroker.broker.settings.setting import (
     BROKER_SETTINGS,
     LISTENER_PREFIX,
@@ -37,8 +36,8 @@ from minibroker.broker.settings.setting import (
     broker_setting,
     listener_name,
 )
-from minibroker.broker.settings.similar_names import similar_names
-from minibroker.broker.settings.types import BadValueError
+from minibroker.broker.settings.types import MECHANISMS, BadValueError
+from minibroker.lab.personas.persona import DELAYED, Persona
 
 T = TypeVar("T")
 
@@ -50,6 +49,8 @@ LEADER_AND_ISR = 4
 """The API key of LeaderAndIsr."""
 SIMILARITY_MIN = 0.6
 """Least similarity of a name that is suggested."""
+
+_REFERENCE: Final = re.compile(r"\$\{(env|file|directory):([^}]*)\}")
 
 
 class SettingEntry(NamedTuple):
@@ -110,6 +111,63 @@ def read_pairs(pairs: Iterable[str], where: str = "--set") -> list[SettingEntry]
     return found
 
 
+def resolve_references(value: str, environment: Mapping[str, str]) -> str:
+    """Replace the references in ``value``.
+
+    References are ``${env:NAME}``, ``${file:PATH:KEY}`` (a value of a properties file) and
+    ``${directory:PATH:FILE}`` (the content of a file).  Raise
+    BadValueError if the variable, the file or the key does not exist.
+    """
+    if "${" not in value:
+        return value
+
+    def found(match: re.Match[str]) -> str:
+        kind, what = match.groups()
+        if kind == "env":
+            return _variable(what, environment)
+        return _from_file(what) if kind == "file" else _from_directory(what)
+
+    return _REFERENCE.sub(found, value)
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    try:
+        return environment[name]
+    except KeyError:
+        raise BadValueError(f"the environment has no variable {name}") from None
+
+
+def _from_directory(what: str) -> str:
+    directory, separator, name = what.rpartition(":")
+    if not separator or "/" in name or name in {"", ".", ".."}:
+        raise BadValueError(f"${{directory:{what}}} must be ${{directory:PATH:FILE}}")
+    path = Path(directory, name)
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadValueError(f"{path} is not text in UTF-8") from None
+
+
+def _from_file(what: str) -> str:
+    import javaproperties  # Imported only if a value refers to a file.
+
+    path, separator, key = what.rpartition(":")
+    if not separator:
+        raise BadValueError(f"${{file:{what}}} must be ${{file:PATH:KEY}}")
+    try:
+        with Path(path).open(encoding="latin-1") as file:
+            properties: Mapping[str, str] = javaproperties.load(file)
+    except OSError as error:
+        raise BadValueError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise BadValueError(f"{path} is not a properties file: {error}") from None
+    if key not in properties:
+        raise BadValueError(f"{path} has no key {key}")
+    return properties[key]
+
+
 class Settings:
     """Values of all broker settings; ``settings[NUM_IO_THREADS]`` is an int.
 
@@ -166,7 +224,9 @@ class Settings:
             declared = broker_setting(entry.name)
             if declared is not None:
                 try:
-                    values[entry.name] = declared.parse(resolve(entry.value, environment))
+                    values[entry.name] = declared.parse(
+                        resolve_references(entry.value, environment)
+                    )
                 except BadValueError as error:
                     shown = entry._replace(value=HIDDEN) if declared.sensitive else entry
                     problems.append(_problem(shown, str(error)))
@@ -307,8 +367,8 @@ class Settings:
 
     def _settle_persona(self) -> None:
         """Set what follows from the persona, unless it was given."""
-        persona = self[p.PERSONA]
-        for name, text in p.implied_settings(persona).items() if persona else ():
+        persona = self[d.PERSONA]
+        for name, text in _implied_settings(persona).items() if persona else ():
             if name not in self._where:
                 self._values[name] = BROKER_SETTINGS[name].parse(text)
 
@@ -344,16 +404,22 @@ def _largest_requests(settings: Settings) -> int:
     return settings[d.SOCKET_REQUEST_MAX_BYTES] * settings[d.NUM_NETWORK_THREADS]
 
 
+def _implied_settings(persona: Persona) -> Mapping[str, str]:
+    """Return the values of settings that follow from a persona, by name."""
+    mode = d.DELAY if persona.behaviour.throttled == DELAYED else d.MUTE
+    return {**persona.defaults, d.QUOTA_THROTTLE_MODE.name: mode}
+
+
 def _persona_relations(settings: Settings) -> Iterable[tuple[str, str]]:
-    persona = settings[p.PERSONA]
+    persona = settings[d.PERSONA]
     if persona is None or LEADER_AND_ISR in persona.versions:
         return
     text = f"needs LeaderAndIsr and other requests of controllers, which persona={persona} does "
     text += "not have; set only one of the two"
-    if settings[ADVERTISE_CONTROLLER_REQUESTS]:
-        yield ADVERTISE_CONTROLLER_REQUESTS.name, text
-    if settings[z.ZOOKEEPER_CONNECT] is not None:
-        yield z.ZOOKEEPER_CONNECT.name, text
+    if settings[d.ADVERTISE_CONTROLLER_REQUESTS]:
+        yield d.ADVERTISE_CONTROLLER_REQUESTS.name, text
+    if settings[d.ZOOKEEPER_CONNECT] is not None:
+        yield d.ZOOKEEPER_CONNECT.name, text
 
 
 Relation = Callable[[Settings], Iterable[tuple[str, str]]]
@@ -375,8 +441,64 @@ def _listener_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     return listener_problems(settings.client_listeners, advertised, dict(protocols))
 
 
+def _security_relations(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Check the settings of each listener: (setting name, problem) pairs."""
+    for listener in settings.client_listeners:
+        if has_tls(settings.security_protocol(listener.name)):
+            yield from _tls_problems(settings, listener.name)
+        if has_sasl(settings.security_protocol(listener.name)):
+            yield from _sasl_problems(settings, listener.name)
+
+
+def _tls_problems(settings: Settings, listener: str) -> Iterator[tuple[str, str]]:
+    file = settings.at_listener(listener, d.SSL_KEYSTORE_LOCATION)
+    chain = settings.at_listener(listener, d.SSL_KEYSTORE_CERTIFICATE_CHAIN)
+    key = settings.at_listener(listener, d.SSL_KEYSTORE_KEY)
+    if file is None and not (chain and key):
+        text = f"has {listener}, which uses TLS but has no certificate; set "
+        text += f"{d.SSL_KEYSTORE_LOCATION.name} to a PEM file with key and certificate chain, or "
+        text += "set both as texts in "
+        text += f"{d.SSL_KEYSTORE_KEY.name} and {d.SSL_KEYSTORE_CERTIFICATE_CHAIN.name}"
+        yield "listeners", text
+    if file is not None and (chain or key):
+        other = d.SSL_KEYSTORE_CERTIFICATE_CHAIN if chain else d.SSL_KEYSTORE_KEY
+        yield _given_name(settings, listener, d.SSL_KEYSTORE_LOCATION), _conflict(other)
+    trusted = settings.at_listener(listener, d.SSL_TRUSTSTORE_LOCATION)
+    inline = settings.at_listener(listener, d.SSL_TRUSTSTORE_CERTIFICATES)
+    if trusted is not None and inline:
+        name = _given_name(settings, listener, d.SSL_TRUSTSTORE_LOCATION)
+        yield name, _conflict(d.SSL_TRUSTSTORE_CERTIFICATES)
+    wanted = settings.at_listener(listener, d.SSL_CLIENT_AUTH)
+    if wanted != "none" and trusted is None and not inline:
+        text = "needs certificate authorities for client certificates: set "
+        text += f"{d.SSL_TRUSTSTORE_LOCATION.name} to a PEM file"
+        yield _given_name(settings, listener, d.SSL_CLIENT_AUTH), text
+
+
+def _sasl_problems(settings: Settings, listener: str) -> Iterator[tuple[str, str]]:
+    mechanisms = settings.at_listener(listener, d.SASL_ENABLED_MECHANISMS)
+    name = _given_name(settings, listener, d.SASL_ENABLED_MECHANISMS)
+    if not mechanisms:
+        text = f"must name mechanisms for the listener {listener}: {', '.join(MECHANISMS)}"
+        yield name, text
+    entry = settings.at_listener(listener, d.SASL_JAAS_CONFIG, "PLAIN")
+    if "PLAIN" in mechanisms and (entry is None or not entry.users):
+        own = listener_name(listener, f"plain.{d.SASL_JAAS_CONFIG.name}")
+        yield name, f"has PLAIN, but {listener} has no users; set {own} to {JAAS_EXAMPLE}"
+
+
+def _conflict(other: Setting[Any]) -> str:
+    return f"conflicts with {other.name}; set only one of them"
+
+
+def _given_name(settings: Settings, listener: str, key: Setting[Any]) -> str:
+    """Return the name under which the value for a listener was set."""
+    own = listener_name(listener, key.name)
+    return own if own in settings.given else key.name
+
+
 def _bound_relations(settings: Settings) -> Iterable[tuple[str, str]]:
-    low, high = settings[g.GROUP_MIN_SESSION_TIMEOUT_MS], settings[g.GROUP_MAX_SESSION_TIMEOUT_MS]
+    low, high = settings[d.GROUP_MIN_SESSION_TIMEOUT_MS], settings[d.GROUP_MAX_SESSION_TIMEOUT_MS]
     if low > high:
         yield "group.min.session.timeout.ms", f"must not exceed group.max.session.timeout.ms={high}"
     largest, processors = settings[d.SOCKET_REQUEST_MAX_BYTES], settings[d.NUM_NETWORK_THREADS]
@@ -388,43 +510,43 @@ def _bound_relations(settings: Settings) -> Iterable[tuple[str, str]]:
 
 
 def _connection_relations(settings: Settings) -> Iterable[tuple[str, str]]:
-    overrides = c.MAX_CONNECTIONS_PER_IP_OVERRIDES
-    if settings[c.MAX_CONNECTIONS_PER_IP] == 0 and not settings[overrides]:
+    overrides = d.MAX_CONNECTIONS_PER_IP_OVERRIDES
+    if settings[d.MAX_CONNECTIONS_PER_IP] == 0 and not settings[overrides]:
         problem = f"rejects every connection; set limits for allowed hosts in {overrides.name}"
-        yield c.MAX_CONNECTIONS_PER_IP.name, problem
-    name = settings[c.INTER_BROKER_LISTENER_NAME]
+        yield d.MAX_CONNECTIONS_PER_IP.name, problem
+    name = settings[d.INTER_BROKER_LISTENER_NAME]
     names = [listener.name for listener in settings.client_listeners]
     if name is not None and name.upper() not in names:
-        yield c.INTER_BROKER_LISTENER_NAME.name, f"must be one of listeners: {', '.join(names)}"
+        yield d.INTER_BROKER_LISTENER_NAME.name, f"must be one of listeners: {', '.join(names)}"
 
 
 def _sharded_relations(settings: Settings) -> Iterable[tuple[str, str]]:
-    if settings[c.ACCEPTOR_MODE] != c.SHARDED:
+    if settings[d.ACCEPTOR_MODE] != d.SHARDED:
         return
     for name in settings.given:
         declared = broker_setting(name)
-        if declared in c.ONE_ACCEPTOR_ONLY and settings.value_at(name, None) != declared.default:
-            yield name, f"not with acceptor.mode={c.SHARDED}: {c.SHARDED_ADVICE}"
+        if declared in d.ONE_ACCEPTOR_ONLY and settings.value_at(name, None) != declared.default:
+            yield name, f"not with acceptor.mode={d.SHARDED}: {d.SHARDED_ADVICE}"
 
 
 def _activity_relations(settings: Settings) -> Iterable[tuple[str, str]]:
-    if not settings[a.ACTIVITY_ENABLE] or settings[a.ACTIVITY_FORMAT] != a.FORMAT_ARROW:
+    if not settings[d.ACTIVITY_ENABLE] or settings[d.ACTIVITY_FORMAT] != d.FORMAT_ARROW:
         return
     from importlib.util import find_spec  # Not loaded by brokers without activity.
 
     if find_spec("pyarrow") is None:
-        problem = f"{a.FORMAT_ARROW} needs pyarrow, which is not installed: pip install "
-        problem += f"'minibroker[activity]', or set it to {a.FORMAT_JSON}"
-        yield a.ACTIVITY_FORMAT.name, problem
+        problem = f"{d.FORMAT_ARROW} needs pyarrow, which is not installed: pip install "
+        problem += f"'minibroker[activity]', or set it to {d.FORMAT_JSON}"
+        yield d.ACTIVITY_FORMAT.name, problem
 
 
 def _zookeeper_relations(settings: Settings) -> Iterable[tuple[str, str]]:
-    has_user = settings[z.ZOOKEEPER_DIGEST_USERNAME] is not None
-    if has_user != (settings[z.ZOOKEEPER_DIGEST_PASSWORD] is not None):
+    has_user = settings[d.ZOOKEEPER_DIGEST_USERNAME] is not None
+    if has_user != (settings[d.ZOOKEEPER_DIGEST_PASSWORD] is not None):
         yield "zookeeper.digest.username", "must be given together with zookeeper.digest.password"
-    with_tls = settings[z.ZOOKEEPER_SSL_CLIENT_ENABLE]
-    has_certificate = with_tls and settings[z.ZOOKEEPER_SSL_KEYSTORE_LOCATION] is not None
-    if settings[z.ZOOKEEPER_SET_ACL] and not (has_user or has_certificate):
+    with_tls = settings[d.ZOOKEEPER_SSL_CLIENT_ENABLE]
+    has_certificate = with_tls and settings[d.ZOOKEEPER_SSL_KEYSTORE_LOCATION] is not None
+    if settings[d.ZOOKEEPER_SET_ACL] and not (has_user or has_certificate):
         problem = "needs credentials for the ACLs: set zookeeper.digest.username and "
         problem += "zookeeper.digest.password, or TLS with zookeeper.ssl.keystore.location"
         yield "zookeeper.set.acl", problem
@@ -433,7 +555,7 @@ def _zookeeper_relations(settings: Settings) -> Iterable[tuple[str, str]]:
 _RELATIONS: tuple[Relation, ...] = (
     _identity_relations,
     _listener_relations,
-    security_relations.problems,
+    _security_relations,
     _bound_relations,
     _connection_relations,
     _zookeeper_relations,

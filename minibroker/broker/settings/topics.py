@@ -12,9 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from minibroker.broker.settings import cleaner_definitions as cleaner
 from minibroker.broker.settings import definitions as broker
-from minibroker.broker.settings import ineffective_definitions as ineffective
 from minibroker.broker.settings.setting import TOPIC_SETTINGS, Scope, Setting, setting
 from minibroker.broker.settings.settings import Settings, unknown_name
 from minibroker.broker.settings.types import (
@@ -183,25 +181,25 @@ DELETE_RETENTION_MS = _topic(
     "delete.retention.ms",
     LONG,
     "How long a compacted partition keeps tombstones, in milliseconds.",
-    cleaner.LOG_CLEANER_DELETE_RETENTION_MS,
+    broker.LOG_CLEANER_DELETE_RETENTION_MS,
 )
 MIN_COMPACTION_LAG_MS = _topic(
     "min.compaction.lag.ms",
     LONG,
     "How long a record stays uncompacted at least in a compacted partition, in milliseconds.",
-    cleaner.LOG_CLEANER_MIN_COMPACTION_LAG_MS,
+    broker.LOG_CLEANER_MIN_COMPACTION_LAG_MS,
 )
 MAX_COMPACTION_LAG_MS = _topic(
     "max.compaction.lag.ms",
     LONG,
     "The age at which a record becomes eligible for compaction at the latest, in milliseconds.",
-    cleaner.LOG_CLEANER_MAX_COMPACTION_LAG_MS,
+    broker.LOG_CLEANER_MAX_COMPACTION_LAG_MS,
 )
 MIN_CLEANABLE_DIRTY_RATIO = _topic(
     "min.cleanable.dirty.ratio",
-    cleaner.LOG_CLEANER_MIN_CLEANABLE_RATIO.type,
+    broker.LOG_CLEANER_MIN_CLEANABLE_RATIO.type,
     "The ratio of dirty log to total log at which a partition is compacted.",
-    cleaner.LOG_CLEANER_MIN_CLEANABLE_RATIO,
+    broker.LOG_CLEANER_MIN_CLEANABLE_RATIO,
 )
 # ------------------------------------------------------------------- configs without any effect
 
@@ -215,25 +213,25 @@ PREALLOCATE = _topic(
     "preallocate",
     BOOLEAN,
     "Whether segment files are allocated at full size when they are created.",
-    ineffective.LOG_PREALLOCATE,
+    broker.LOG_PREALLOCATE,
 )
 COMPRESSION_GZIP_LEVEL = _topic(
     "compression.gzip.level",
     INT,
     "The gzip level for recompression by the broker.",
-    ineffective.COMPRESSION_GZIP_LEVEL,
+    broker.COMPRESSION_GZIP_LEVEL,
 )
 COMPRESSION_LZ4_LEVEL = _topic(
     "compression.lz4.level",
     INT,
     "The lz4 level for recompression by the broker.",
-    ineffective.COMPRESSION_LZ4_LEVEL,
+    broker.COMPRESSION_LZ4_LEVEL,
 )
 COMPRESSION_ZSTD_LEVEL = _topic(
     "compression.zstd.level",
     INT,
     "The zstd level for recompression by the broker.",
-    ineffective.COMPRESSION_ZSTD_LEVEL,
+    broker.COMPRESSION_ZSTD_LEVEL,
 )
 _NO_REPLICATION = "one broker does not replicate"
 _REPLICA = re.compile(r"\d+:\d+")

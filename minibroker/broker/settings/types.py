@@ -9,6 +9,7 @@ Echoes Kafka's ``ConfigDef.Type`` and its validators.
 from __future__ import annotations
 
 import enum
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -223,3 +224,119 @@ def parse_connect_string(text: str) -> ConnectString:
 
 
 CONNECT_STRING = SettingType(Kind.STRING, "host:port,…/chroot", parse_connect_string, str)
+
+
+_LIMITED_HOST = re.compile(r"[0-9A-Za-z:%._-]+")
+
+
+class HostLimit(NamedTuple):
+    """Maximum number of connections of one host, e.g. ``127.0.0.1:200``."""
+
+    host: str
+    connections: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.connections}"
+
+
+def _parse_limits(text: str) -> tuple[HostLimit, ...]:
+    return tuple(_parse_limit(entry.strip()) for entry in text.split(",") if entry.strip())
+
+
+def _parse_limit(entry: str) -> HostLimit:
+    # Split at the last colon, because an IPv6 address contains colons.
+    host, _, count = entry.rpartition(":")
+    host = host.strip().strip("[]")
+    if not _LIMITED_HOST.fullmatch(host) or not re.fullmatch(r"[0-9]{1,10}", count.strip()):
+        raise BadValueError(f"has the entry '{entry}'; an entry is host:number, e.g. 127.0.0.1:200")
+    if int(count) > INT_MAX:
+        raise BadValueError(f"has the entry '{entry}', whose number exceeds {INT_MAX}")
+    return HostLimit(host, int(count))
+
+
+def _render_limits(limits: tuple[HostLimit, ...]) -> str:
+    return ",".join(map(str, limits))
+
+
+HOST_LIMITS = SettingType(Kind.STRING, "list of host:number", _parse_limits, _render_limits)
+
+
+def _parse_ip_limits(text: str) -> tuple[HostLimit, ...]:
+    limits = _parse_limits(text)
+    for host, _ in limits:
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            raise BadValueError(f"has the host '{host}', which is not an IP address") from None
+        if sum(host == limit.host for limit in limits) > 1:
+            raise BadValueError(f"names {host} twice")
+    return limits
+
+
+IP_LIMITS = SettingType(Kind.STRING, "list of ip:number", _parse_ip_limits, _render_limits)
+
+AUTHORIZERS = (
+    "kafka.security.authorizer.AclAuthorizer",
+    "kafka.security.auth.SimpleAclAuthorizer",
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+)
+
+
+def _parse_authorizer(text: str) -> str:
+    if text and text not in AUTHORIZERS:
+        raise BadValueError(f"must be empty or one of {', '.join(AUTHORIZERS)}")
+    return text
+
+
+def _parse_principals(text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(";") if part.strip())
+    for principal in found:
+        kind, _, name = principal.partition(":")
+        if not (kind and name):
+            raise BadValueError(f"has '{principal}'; a principal is KIND:NAME, e.g. User:alice")
+    return found
+
+
+AUTHORIZER = SettingType(Kind.CLASS, "class name", _parse_authorizer, STRING.render)
+PRINCIPALS = SettingType(
+    Kind.STRING, "principals, separated by semicolons", _parse_principals, ";".join
+)
+
+
+def _parse_store_type(text: str) -> str:
+    if text.upper() in ("JKS", "PKCS12"):
+        raise BadValueError(
+            "must be PEM; convert a Java store: keytool -importkeystore -srckeystore FILE "
+            "-destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 "
+            "-out store.pem -nodes"
+        )
+    if text.upper() != "PEM":
+        raise BadValueError("must be PEM")
+    return "PEM"
+
+
+STORE_TYPE = SettingType(Kind.STRING, "PEM", _parse_store_type, str)
+
+_FILE: Final = "file:"
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+"""The supported SASL mechanisms."""
+
+
+def _parse_file_url(text: str) -> str:
+    path = text.removeprefix(_FILE).removeprefix("//")
+    if not text.startswith(_FILE) or not path.startswith("/"):
+        raise BadValueError("must be a file, e.g. file:///etc/minibroker/jwks.json")
+    return path
+
+
+def _parse_mechanisms(text: str) -> tuple[str, ...]:
+    found = LIST.parse(text)
+    for name in found:
+        if name not in MECHANISMS:
+            raise BadValueError(f"has {name}; the supported mechanisms are {', '.join(MECHANISMS)}")
+    return found
+
+
+MECHANISM_LIST = SettingType(Kind.LIST, "list", _parse_mechanisms, LIST.render)
+FILE_URL = SettingType(Kind.STRING, "file:///…", _parse_file_url, lambda path: f"{_FILE}//{path}")

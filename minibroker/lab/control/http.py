@@ -28,7 +28,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from minibroker.broker.metrics.totals import Totals
-from minibroker.broker.settings.similar_names import similar_names
+from minibroker.broker.settings.names import similar_names
 from minibroker.lab.control.backend import Backend, BackendError
 from minibroker.lab.control.errors import error_json, json_bytes
 from minibroker.lab.control.operation import ApiOperation, Stream

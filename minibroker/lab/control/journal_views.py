@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from minibroker.broker.settings.similar_names import similar_names
+from minibroker.broker.settings.names import similar_names
 from minibroker.lab.control.journal_shapes import (
     ENTRIES_MAX,
     NUMBER_MAX,

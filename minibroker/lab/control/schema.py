@@ -29,7 +29,7 @@ from typing import (
     get_type_hints,
 )
 
-from minibroker.broker.settings.similar_names import similar_names
+from minibroker.broker.settings.names import similar_names
 
 Json: TypeAlias = Any
 """A value that the ``json`` module reads and writes."""

@@ -12,7 +12,7 @@ import binascii
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from minibroker.broker.settings.similar_names import similar_names
+from minibroker.broker.settings.names import similar_names
 from minibroker.lab.control.schema import SIMILARITY_MIN, Fault
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.errors import EncodeError

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from minibroker.broker.settings.similar_names import similar_names
+from minibroker.broker.settings.names import similar_names
 from minibroker.lab.control.fault_shapes import RULES_MAX, FaultRule
 from minibroker.lab.control.schema import SIMILARITY_MIN, Fault, InvalidJson
 from minibroker.lab.faults.actions import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.client_connection import ClientConnection
-from minibroker.broker.settings.quota_definitions import DELAY, QUOTA_THROTTLE_MODE
+from minibroker.broker.settings.definitions import DELAY, QUOTA_THROTTLE_MODE
 from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
 from minibroker.lab.faults.matching import Candidate, ConnectionAttributes
 from minibroker.lab.faults.rulebook import Firing

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from minibroker.broker.metrics.close_reason import CloseReason
+from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.lab.verdicts.membership_events import (
     MembershipEvent,
     MembershipStep,

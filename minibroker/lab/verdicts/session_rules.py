@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from minibroker.broker.metrics.close_reason import CloseReason
+from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.lab.verdicts.situations import BehaviorRule, Severity, Situation
 from minibroker.lab.verdicts.traffic import HANDSHAKE_APIS, ClientTraffic, ObservedConnection
 from minibroker_protocol.registry import ApiKey

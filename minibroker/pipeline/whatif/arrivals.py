@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from minibroker.broker.metrics.close_reason import CloseReason
+from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.lab.activity.schema import ConnectionStep
 from minibroker.pipeline.whatif.columns import Lives, codes, longs
 from minibroker.pipeline.whatif.events import NONE, Flags, Ints, Longs

@@ -23,7 +23,7 @@ from minibroker.broker.settings import (
     ConfigError,
     Settings,
 )
-from minibroker.broker.settings.quota_definitions import DELAY
+from minibroker.broker.settings.definitions import DELAY
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 

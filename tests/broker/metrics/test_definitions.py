@@ -1,4 +1,4 @@
-"""The catalogue of metrics keeps the promises that scrapers rely on."""
+"""The table of metrics keeps the promises that scrapers rely on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from minibroker.broker.metrics.definitions import (
     METRICS,
     SIZE_BUCKETS_BYTES,
     TIME_BUCKETS_NS,
+    CloseReason,
+    Metric,
+    MetricKind,
 )
-from minibroker.broker.metrics.metric import MetricKind
 from minibroker_protocol.registry import ApiKey
 
 
@@ -37,3 +39,14 @@ def test_bucket_bounds_increase(bounds: tuple[int, ...]) -> None:
 
 def test_every_kafka_api_key_has_its_own_row() -> None:
     assert max(ApiKey) < API_KEYS_MAX
+
+
+def test_metric_counts_in_its_own_unit_by_default() -> None:
+    metric = Metric("minibroker_things", MetricKind.GAUGE, (), "Things.")
+    assert (metric.jmx, metric.divisor) == ("", 1)
+
+
+def test_close_reasons_are_unique_labels() -> None:
+    names = [reason.value for reason in CloseReason.__members__.values()]
+    assert len(set(names)) == len(CloseReason.__members__)
+    assert all(name.replace("_", "").isalpha() and name.islower() for name in names)

@@ -7,7 +7,6 @@ import errno
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from minibroker.broker.metrics.cleaner_definitions import CleanerFigures
 from minibroker.broker.metrics.definitions import (
     ACCEPT_RATE,
     ACCEPT_THROTTLE,
@@ -27,7 +26,13 @@ from minibroker.broker.metrics.definitions import (
     CloseReason,
 )
 from minibroker.broker.metrics.exposition import api_name, render
-from minibroker.broker.metrics.metrics import FetchSessionFigures, Fill, LogFigures, ProcessMetrics
+from minibroker.broker.metrics.metrics import (
+    CleanerFigures,
+    FetchSessionFigures,
+    Fill,
+    LogFigures,
+    ProcessMetrics,
+)
 from minibroker.broker.metrics.totals import Totals
 
 Shown = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -18,6 +18,7 @@ from minibroker.broker.metrics.definitions import (
     FETCH_SESSIONS,
     LISTENERS_MAX,
     MEMORY,
+    METRICS,
     OPEN,
     OTHER,
     PURGATORY,
@@ -40,6 +41,7 @@ from minibroker.broker.metrics.metrics import (
     OK_AT,
     ROW_LENGTH,
     UNKNOWN_API,
+    CleanerFigures,
     FetchSessionFigures,
     Fill,
     LogFigures,
@@ -252,3 +254,24 @@ def test_memory_is_read_at_snapshot() -> None:
     metrics.watch_memory(taken.pop)
     assert metrics.snapshot().gauges == {(MEMORY.name, ()): 7}
     assert metrics.snapshot().gauges == {(MEMORY.name, ()): 5}
+
+
+def test_figures_of_cleaner_have_a_value_for_each_metric() -> None:
+    figures = CleanerFigures()
+    names = {metric.name for metric in METRICS if metric.name.startswith("minibroker_log_cleaner_")}
+    assert {name for name, _ in figures.gauges(0)} == names
+
+
+def test_cleaning_is_added() -> None:
+    figures = CleanerFigures(last_run_ms=1000)
+    figures.add(100, 25, 0.5, 7)
+    figures.add(100, 75, 0.25, 9)
+    values = {
+        name.removeprefix("minibroker_log_cleaner_"): v
+        for (name, _), v in figures.gauges(1500).items()
+    }
+    assert values["runs"] == 2
+    assert (values["read_bytes"], values["written_bytes"]) == (200, 100)
+    assert values["recopy_ratio"] == 0.75
+    assert values["clean_time_seconds"] == 9
+    assert values["time_since_last_run_seconds"] == 500

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from minibroker.broker.settings.group_definitions import OFFSET_METADATA_MAX_BYTES
+from minibroker.broker.settings.definitions import OFFSET_METADATA_MAX_BYTES
 from minibroker_protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest

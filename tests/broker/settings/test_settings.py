@@ -1,4 +1,4 @@
-"""Settings in force: sources, precedence, words of refusal, and files written for Kafka."""
+"""Settings in force: sources, references, precedence, errors, and files written for Kafka."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker import settings as config
-from minibroker.broker.settings import ConfigError, Settings, read_properties
+from minibroker.broker.settings import ConfigError, Settings, read_pairs, read_properties
+from minibroker.broker.settings.settings import resolve_references
+from minibroker.broker.settings.types import BadValueError
+
+# ---------------------------------------------------------------------------------------- settings
+
 
 SHIPPED_WITH_KAFKA_3 = """\
 # what config/server.properties of Kafka 3 sets
@@ -226,3 +231,113 @@ def test_unreadable_file_is_rejected_with_its_name(tmp_path: Path) -> None:
     broken.write_text("a=1\nb=\\u12\n")
     with pytest.raises(ConfigError, match="broken:2: "):
         read_properties(broken)
+
+
+# --------------------------------------------------------------------------------------- providers
+
+
+ENVIRONMENT = {"PASSWORD": "wonder=land", "EMPTY": ""}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("plain", "plain"),
+        ("${env:PASSWORD}", "wonder=land"),
+        ('user_alice="${env:PASSWORD}";', 'user_alice="wonder=land";'),
+        ("${env:EMPTY}", ""),
+        ("${other:PASSWORD}", "${other:PASSWORD}"),
+        ("$PASSWORD", "$PASSWORD"),
+    ],
+)
+def test_resolve_replaces_variables(value: str, expected: str) -> None:
+    assert resolve_references(value, ENVIRONMENT) == expected
+
+
+def test_resolve_reads_a_key_of_a_properties_file(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.properties"
+    path.write_text("other=1\nkey.password = s3cret\n")
+    assert resolve_references(f"${{file:{path}:key.password}}", {}) == "s3cret"
+
+
+def test_resolve_directory_reference_returns_file_content(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("s3crét\n", encoding="utf-8")
+    assert resolve_references(f"<${{directory:{tmp_path}:password}}>", {}) == "<s3crét\n>"
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("${env:MISSING}", "the environment has no variable MISSING"),
+        ("${file:nowhere}", "must be"),
+        ("${directory:nowhere}", "must be"),
+        ("${directory:/tmp:../etc/passwd}", "must be"),
+        ("${directory:/tmp:..}", "must be"),
+        ("${directory:/tmp:}", "must be"),
+        ("${directory:/no/such:key}", "/no/such/key cannot be read: No such file"),
+        ("${file:/no/such/file:key}", "/no/such/file cannot be read: No such file"),
+    ],
+)
+def test_resolve_missing_value_names_it(value: str, problem: str) -> None:
+    with pytest.raises(BadValueError, match=problem):
+        resolve_references(value, ENVIRONMENT)
+
+
+def test_resolve_of_a_missing_key_names_file_and_key(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.properties"
+    path.write_text("other=s3cret\n")
+    with pytest.raises(BadValueError, match=r"secrets\.properties has no key key$"):
+        resolve_references(f"${{file:{path}:key}}", {})
+
+
+def test_settings_resolve_values_and_report_missing_ones() -> None:
+    pairs = read_pairs(["num.partitions=${env:COUNT}"])
+    settings = Settings.from_entries(pairs, environment={"COUNT": "7"})
+    assert settings.text("num.partitions") == "7"
+    with pytest.raises(ConfigError, match=r"num\.partitions.*no variable COUNT"):
+        Settings.from_entries(pairs, environment={})
+
+
+# ------------------------------------------------------------------------------ security_relations
+
+
+TLS_LISTENER = "listeners=SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
+
+
+def tls_problem(*pairs: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_sources(pairs=[TLS_LISTENER, *pairs])
+    [text] = caught.value.problems
+    return text
+
+
+def test_tls_listener_without_certificate_is_rejected() -> None:
+    text = tls_problem()
+    assert text.startswith("listeners=SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0 (--set):")
+    assert "ssl.keystore.location" in text
+    Settings.from_sources(pairs=[TLS_LISTENER, "ssl.keystore.location=/k.pem"])
+    Settings.from_sources(pairs=[TLS_LISTENER, "listener.name.ssl.ssl.keystore.location=/k.pem"])
+    inline = ["ssl.keystore.key=k", "ssl.keystore.certificate.chain=c"]
+    Settings.from_sources(pairs=[TLS_LISTENER, *inline])
+    assert "SSL" in tls_problem("ssl.keystore.key=k")
+
+
+def test_keystore_file_and_inline_key_together_are_rejected() -> None:
+    text = tls_problem("ssl.keystore.location=/k.pem", "ssl.keystore.key=secret")
+    assert text.startswith("ssl.keystore.location=/k.pem (--set): conflicts with ssl.keystore.key")
+    text = tls_problem(
+        "ssl.keystore.location=/k.pem",
+        "listener.name.ssl.ssl.truststore.location=/t.pem",
+        "ssl.truststore.certificates=c",
+    )
+    assert text.startswith("listener.name.ssl.ssl.truststore.location=/t.pem")
+
+
+@pytest.mark.parametrize("wanted", ["requested", "required"])
+def test_client_auth_without_truststore_is_rejected(wanted: str) -> None:
+    text = tls_problem("ssl.keystore.location=/k.pem", f"ssl.client.auth={wanted}")
+    assert text.startswith(f"ssl.client.auth={wanted} (--set): needs certificate authorities")
+
+
+def test_client_auth_without_tls_listener_is_accepted() -> None:
+    Settings.from_sources(pairs=["ssl.client.auth=required"])

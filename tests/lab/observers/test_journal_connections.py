@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from minibroker.broker.settings.connection_definitions import SHARDED
+from minibroker.broker.settings.definitions import SHARDED
 from minibroker.testing import MiniBroker
 from tests.broker.network.raw_client import RawClient
 
