@@ -10,7 +10,6 @@ most one broker, the spare, runs without a lease, while the parent lives. Like
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -18,7 +17,6 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -27,12 +25,12 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Final, NoReturn
 
 from minibroker.broker.settings import ConfigError, SettingEntry, Settings
+from minibroker.runtime.system import end_with_parent, open_process, peer_user
 from minibroker.testing.spares import SpareRule
 
 REQUEST_BYTES_MAX: Final = 1024 * 1024
 LOG_BYTES_MAX: Final = 256 * 1024
 """Size of the end of a broker's standard error that a test gets."""
-PR_SET_PDEATHSIG: Final = 1
 DEFAULTS: Final = {"listeners": "PLAINTEXT://127.0.0.1:0", "control.listener": "127.0.0.1:0"}
 
 LATE: Final = (
@@ -96,7 +94,7 @@ class ForkServer:
         self._spare: LeasedBroker | None = None
         """Runs in advance, with these settings, for the next lease that requests them."""
         self._spare_settings: Mapping[str, str] | None = None
-        self._libc = ctypes.CDLL(None)
+        self._end_with_parent = end_with_parent()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(parent, selectors.EVENT_READ, self._parent_ended)
 
@@ -212,7 +210,7 @@ class ForkServer:
             self._run_broker(settings, writing, log.fileno())
         os.close(writing)
         kept = LeasedBroker(
-            pid, os.pidfd_open(pid), os.fdopen(reading, "rb", buffering=0), log, share
+            pid, open_process(pid), os.fdopen(reading, "rb", buffering=0), log, share
         )
         self._brokers.add(kept)
         self._selector.register(kept.output, selectors.EVENT_READ, lambda: self._listen(kept))
@@ -223,7 +221,7 @@ class ForkServer:
         """Be the supervisor of a broker, in the child, until it ends."""
         code = 1
         try:
-            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            self._end_with_parent(signal.SIGTERM)
             os.dup2(output, 1)
             os.dup2(log, 2)
             os.close(output)
@@ -279,13 +277,6 @@ class ForkServer:
         os.close(kept.watch)
         kept.output.close()
         kept.log.close()
-
-
-def peer_user(connection: socket.socket) -> int:
-    """The user id of the process at the other end."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, user, _ = struct.unpack("3i", raw)
-    return int(user)
 
 
 def read_settings(wanted: Mapping[str, str]) -> Settings:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import socket
 import sys
 import tempfile
 
@@ -14,7 +12,6 @@ from minibroker.testing.fork_server import (
     LOG_BYTES_MAX,
     import_late_modules,
     importing,
-    peer_user,
     read_settings,
     tail,
 )
@@ -46,12 +43,6 @@ def test_test_broker_uses_free_ports_by_default() -> None:
 def test_unknown_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="there is no such setting"):
         read_settings({"zzz": "1"})
-
-
-def test_peer_process_of_another_user_is_rejected() -> None:
-    one, other = socket.socketpair()
-    with one, other:
-        assert peer_user(one) == os.getuid()
 
 
 def test_tail_of_long_log_is_its_end() -> None:
