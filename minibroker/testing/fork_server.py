@@ -25,8 +25,10 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Final, NoReturn
 
 from minibroker.broker.settings import ConfigError, SettingEntry, Settings
+from minibroker.broker.settings.persona_definitions import PERSONA
+from minibroker.broker.settings.setting import BROKER_SETTINGS
+from minibroker.broker.settings.types import Kind
 from minibroker.runtime.system import end_with_parent, open_process, peer_user
-from minibroker.testing.spares import SpareRule
 
 REQUEST_BYTES_MAX: Final = 1024 * 1024
 LOG_BYTES_MAX: Final = 256 * 1024
@@ -41,6 +43,9 @@ LATE: Final = (
     "minibroker_protocol.codecs",
 )
 """Modules that every broker imports by itself, when it starts or at its first control request."""
+
+NUMBERS: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.SHORT, Kind.LONG, Kind.DOUBLE})
+"""Kinds of settings whose values name nothing outside of the broker."""
 
 Start = Callable[[Settings], int]
 """Runs a broker to its end: prints when it is ready, and returns the exit status."""
@@ -69,6 +74,39 @@ class BrokerLease:
     connection: socket.socket
     received: bytes = b""
     broker: LeasedBroker | None = None
+
+
+class SpareRule:
+    """The settings of the broker that is kept ready in advance.
+
+    Decides by the requests for brokers of one test each; shared brokers do not count. Invariant:
+    two brokers with such settings can run at the same time, and one that was started earlier
+    differs in nothing.
+    """
+
+    def __init__(self) -> None:
+        self.settings: Mapping[str, str] | None = None
+        """Those of the broker to keep ready, or None for no broker."""
+        self._last: Mapping[str, str] | None = None
+
+    def requested(self, settings: Mapping[str, str]) -> None:
+        """Note a request: the second one in a row with the same settings makes a third likely."""
+        if settings == self._last and are_repeatable(settings):
+            self.settings = settings
+        self._last = settings
+
+    def failed(self) -> None:
+        """Note that the broker that was kept ready ended: the next request gets its own."""
+        self.settings = self._last = None
+
+
+def are_repeatable(settings: Mapping[str, str]) -> bool:
+    """Whether no setting names a file, an address or a server, which may change or be in use."""
+    return all(
+        name == PERSONA.name
+        or ((known := BROKER_SETTINGS.get(name)) is not None and known.type.kind in NUMBERS)
+        for name in settings
+    )
 
 
 class ForkServer:
