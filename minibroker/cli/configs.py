@@ -288,7 +288,7 @@ def _requested_configs(given: dict[str, Any]) -> tuple[dict[str, str], list[str]
     if given["alter"] and given["everything"]:
         raise InvalidUsage("--all requires --describe")
     if text is not None and _SECRET.search(text):
-        from minibroker.cli.arguments import mask_arguments
+        from minibroker.runtime.system import mask_arguments
 
         mask_arguments([text])
     additions = {} if text is None else parse_additions(text)

@@ -18,8 +18,15 @@ import click
 from minibroker.cli.commands import Argument, Command
 from minibroker.cli.errors import ExitCode, InvalidUsage
 from minibroker.cli.output import emit, note
-from minibroker_protocol.dissect import Direction, api_named, dissect, render
-from minibroker_protocol.dissect.pieces import dissect_segment, frames, is_segment
+from minibroker_protocol.dissect import (
+    Direction,
+    api_named,
+    dissect,
+    dissect_segment,
+    frames,
+    is_segment,
+    render,
+)
 
 INPUT_BYTES_MAX: Final = 128 * 1024 * 1024
 _SHOWN_MAX: Final = 100

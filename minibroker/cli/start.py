@@ -122,7 +122,7 @@ def hide_secrets(pairs: Sequence[str]) -> None:
         if declared is not None and declared.sensitive and not value.strip().startswith("${"):
             secrets.append(pair)
     if secrets:
-        from minibroker.cli.arguments import mask_arguments
+        from minibroker.runtime.system import mask_arguments
 
         mask_arguments(secrets)
 

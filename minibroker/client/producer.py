@@ -1,6 +1,6 @@
 """A producer for one topic: one batch for each partition, one Produce request for each leader.
 
-Owns the choice of partitions for records without a key, and the meaning of Produce responses. It
+Owns the choice of partitions, and the meaning of Produce responses. It
 must never know the source of the records. Invariant: `flush` raises, or returns when all
 previous records are acknowledged (with acks 0: written to the socket). Kafka's
 ``RecordAccumulator`` and ``Sender`` do this in the background.
@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from minibroker.client.errors import InvalidArgument, check
 from minibroker.client.kafka_client import KafkaClient
-from minibroker.client.partitioner import partition_of
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.messages.metadata import MetadataResponseTopic
 from minibroker_protocol.messages.produce import (
@@ -25,6 +24,10 @@ from minibroker_protocol.messages.produce import (
 from minibroker_protocol.records import Record, build_batch
 
 PRODUCE_TIMEOUT_MS: Final = 10_000
+
+_SEED: Final = 0x9747B28C
+_MULTIPLIER: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
 
 
 class BatchAcknowledgement(NamedTuple):
@@ -111,3 +114,31 @@ class RecordProducer:
 def leaders(topic: MetadataResponseTopic) -> dict[int, int]:
     """Map each partition to the broker id of its leader."""
     return {item.partition_index: item.leader_id for item in topic.partitions}
+
+
+def murmur2(data: bytes) -> int:
+    """Hash ``data`` to a non-negative 32-bit number, as Kafka's ``Utils.murmur2``."""
+    length = len(data)
+    value = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for position in range(0, whole, 4):
+        part = int.from_bytes(data[position : position + 4], "little")
+        part = (part * _MULTIPLIER) & _MASK
+        part ^= part >> 24
+        part = (part * _MULTIPLIER) & _MASK
+        value = ((value * _MULTIPLIER) & _MASK) ^ part
+    if length > whole:
+        value ^= int.from_bytes(data[whole:], "little")
+        value = (value * _MULTIPLIER) & _MASK
+    value ^= value >> 13
+    value = (value * _MULTIPLIER) & _MASK
+    return value ^ (value >> 15)
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Choose the partition for ``key``, as Kafka's Java client does (``BuiltInPartitioner``).
+
+    Records with equal keys are sent to the same partition, by any client, while the number of
+    partitions stays the same.
+    """
+    return (murmur2(key) & 0x7FFFFFFF) % partitions

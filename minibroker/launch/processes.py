@@ -88,9 +88,9 @@ from minibroker.runtime.child import (
 )
 from minibroker.runtime.clock import SharedClock
 from minibroker.runtime.listening import TcpSource
-from minibroker.runtime.memory import resident_memory
 from minibroker.runtime.roles import RoleStatus, RoleTable
 from minibroker.runtime.supervisor import Exit, ProcessEvent, ProcessEventKind, supervise
+from minibroker.runtime.system import resident_memory
 from minibroker.runtime.worktime import WorkTime
 
 

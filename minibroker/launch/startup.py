@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import shutil
 import socket
 import tempfile
@@ -39,11 +38,11 @@ from minibroker.broker.settings import (
 from minibroker.broker.settings.listeners import Listener
 from minibroker.runtime.dirlock import DirLock, DirLockedError
 from minibroker.runtime.hosts import resolver_name
+from minibroker.runtime.system import MEMORY_DIRECTORY, raise_descriptors_max, share_port
 
 PREFIX: Final = "minibroker-"
-MEMORY_DIRECTORY: Final = Path("/dev/shm")  # noqa: S108 - mkdtemp makes what is used of it
 MEMORY_BYTES_MIN: Final = 1024 * 1024
-"""Free bytes required to keep data in memory; a new broker writes half of that."""
+"""Free bytes required to keep data in `MEMORY_DIRECTORY`; a new broker writes half of that."""
 
 DATA: Final = "data"
 MARK: Final = ".temporary"
@@ -197,9 +196,9 @@ def _bind_all(listener: Listener, settings: Settings, count: int) -> list[socket
     first = _bind(listener, settings)
     bound = [first]
     if count > 1:
-        # With SO_REUSEPORT, all sockets of the same user may share the port, so it is set after the
-        # first one listens: otherwise a second broker would get half of the connections.
-        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # All sockets of the same user may share such a port, so it is shared after the first one
+        # listens: otherwise a second broker would get half of the connections.
+        share_port(first)
         shared = listener._replace(port=first.getsockname()[1])
         bound += [_bind(shared, settings, share=True) for _ in range(count - 1)]
     return bound
@@ -217,7 +216,7 @@ def _bind(listener: Listener, settings: Settings, *, share: bool = False) -> soc
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if share:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            share_port(sock)
         for option, setting in _BUFFERS.items():
             if settings[setting] > 0:
                 sock.setsockopt(socket.SOL_SOCKET, option, settings[setting])
@@ -244,11 +243,9 @@ def raise_descriptor_limit() -> None:
 
     Raises ``StartError`` if the hard limit is too low for a broker.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_MIN:
+    limit = raise_descriptors_max(DESCRIPTORS_MIN)
+    if limit < DESCRIPTORS_MIN:
         raise StartError(
-            f"the limit of open files is {hard}, and a process of the broker needs at least "
+            f"the limit of open files is {limit}, and a process of the broker needs at least "
             f"{DESCRIPTORS_MIN}: raise it (ulimit -n)"
         )
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

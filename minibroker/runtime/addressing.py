@@ -24,6 +24,7 @@ from minibroker.runtime.channel import (
     memory_channel_pair,
 )
 from minibroker.runtime.handoff import Handoff, SocketHandoff, memory_handoff_pair
+from minibroker.runtime.system import PACKET_SOCKET
 
 BACKLOG: Final = 128
 """Connections to a name that wait to be accepted; further ones wait to connect."""
@@ -73,7 +74,7 @@ class UnixTransport(Transport):
         for name in channels:
             self._listening[name] = self._bind(name, socket.SOCK_STREAM)
         for name in handoffs:
-            self._listening[name] = self._bind(name, socket.SOCK_SEQPACKET)
+            self._listening[name] = self._bind(name, PACKET_SOCKET)
 
     def _bind(self, name: str, kind: int) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, kind)
@@ -98,7 +99,7 @@ class UnixTransport(Transport):
         return SocketChannel(await self._connect(name, socket.SOCK_STREAM))
 
     async def connect_handoff(self, name: str) -> Handoff:
-        return SocketHandoff(await self._connect(name, socket.SOCK_SEQPACKET))
+        return SocketHandoff(await self._connect(name, PACKET_SOCKET))
 
     async def _connect(self, name: str, kind: int) -> socket.socket:
         sock = trio.socket.socket(socket.AF_UNIX, kind)

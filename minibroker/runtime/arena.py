@@ -24,6 +24,7 @@ import outcome
 import trio
 
 from minibroker.runtime.request_memory import ALIGNMENT, Claim, RequestMemory, part_bytes
+from minibroker.runtime.system import free_pages
 
 PART_BYTES_MIN: Final = 64 * 1024
 PARTS_MAX: Final = 512
@@ -203,10 +204,8 @@ class ArenaPart:
         if not was_empty or used or self._written_end <= RESIDENT_BYTES_KEPT:
             return 0
         end = -(-self._written_end // mmap.PAGESIZE) * mmap.PAGESIZE
-        # Only MADV_REMOVE frees pages of a shared mapping; MADV_DONTNEED only unmaps them here.
-        self._mapping.madvise(
-            mmap.MADV_REMOVE, self._start + RESIDENT_BYTES_KEPT, end - RESIDENT_BYTES_KEPT
-        )
+        start = self._start + RESIDENT_BYTES_KEPT
+        free_pages(self._mapping, start, end - RESIDENT_BYTES_KEPT)
         self._written_end = RESIDENT_BYTES_KEPT
         return end - RESIDENT_BYTES_KEPT
 

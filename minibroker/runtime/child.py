@@ -24,6 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from minibroker.runtime.system import open_process, set_process_name
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -56,7 +58,7 @@ def wait_until_gone(pids: Iterable[int], seconds: float = ORPHAN_SECONDS_MAX) ->
 
 def _wait_for(pid: int, deadline: float) -> bool:
     try:
-        handle = os.pidfd_open(pid)
+        handle = open_process(pid)
     except ProcessLookupError:
         return True
     try:
@@ -78,8 +80,7 @@ READY_MESSAGE: Final = struct.Struct(
     "=II"
 )  # role, incarnation: short enough to be written atomically
 
-_TITLE_MAX: Final = 15  # the kernel truncates a process's name there, so the prefix is short
-_TITLE_PREFIX: Final = "mb-"
+_NAME_PREFIX: Final = "mb-"  # short, because systems truncate names
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def run_child(spec: ChildSpec, context: ChildContext, close: Iterable[int]) -> N
             signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
         for fd in close:
             os.close(fd)
-        _set_title(spec.name)
+        set_process_name(_NAME_PREFIX + spec.name)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         status = _run(spec, context)
@@ -153,9 +154,3 @@ def _run(spec: ChildSpec, context: ChildContext) -> int:
     except BaseException:  # noqa: BLE001 - the last stop: above is only os._exit
         sys.stderr.write(f"{spec.name} (pid {os.getpid()}) failed:\n{traceback.format_exc()}")
         return 1
-
-
-def _set_title(name: str) -> None:
-    """Set the name of the process for `ps -e` and `top`."""
-    with suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as comm:
-        comm.write((_TITLE_PREFIX + name)[:_TITLE_MAX])

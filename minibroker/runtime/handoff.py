@@ -23,6 +23,7 @@ from minibroker.runtime.stream import (
     SocketStream,
     socket_addresses,
 )
+from minibroker.runtime.system import PACKET_SOCKET
 
 PACKET_BYTES_MAX: Final = 16 * 1024
 """Largest message without its connection: the listener's name and addresses."""
@@ -47,7 +48,7 @@ class Handoff(ABC):
 
 
 class SocketHandoff(Handoff):
-    """A handoff over a connected Unix socket of type ``SOCK_SEQPACKET``."""
+    """A handoff over a connected Unix socket of type `PACKET_SOCKET`."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -158,7 +159,7 @@ def memory_handoff_pair(capacity: int = 64) -> tuple[Handoff, Handoff]:
 
 def socket_handoff_pair() -> tuple[Handoff, Handoff]:
     """Return two connected ends of a Unix socket pair."""
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    here, there = socket.socketpair(socket.AF_UNIX, PACKET_SOCKET)
     return SocketHandoff(here), SocketHandoff(there)
 
 

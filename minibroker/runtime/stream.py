@@ -21,6 +21,8 @@ from typing import Any, Final
 
 import trio
 
+from minibroker.runtime.system import SEND_MORE
+
 MEMORY_STREAM_BYTES_MAX: Final = 64 * 1024
 """Bytes that one direction of an in-memory stream holds before its sender waits."""
 
@@ -170,7 +172,7 @@ class SocketStream(ByteStream):
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
-        flags = socket.MSG_MORE if more else 0
+        flags = SEND_MORE if more else 0
         rest = data
         while True:
             try:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from minibroker.runtime.child import READY_MESSAGE, SIGNALS, ChildContext, ChildSpec, run_child
 from minibroker.runtime.restarts import OPTIONAL, RestartPolicy, Restarts
 from minibroker.runtime.roles import RoleTable, describe_exit
+from minibroker.runtime.system import thread_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -389,7 +390,7 @@ def _flush() -> None:
 
 def _check_single_threaded() -> None:
     """Raise if other threads run: a lock that they hold at a fork stays locked in the child."""
-    count = len(os.listdir("/proc/self/task"))
+    count = thread_count()
     if count > 1:
         names = [thread.name for thread in threading.enumerate()]
         raise RuntimeError(

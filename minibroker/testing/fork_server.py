@@ -10,7 +10,6 @@ most one broker, the spare, runs without a lease, while the parent lives. Like
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -18,7 +17,6 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -27,12 +25,14 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Final, NoReturn
 
 from minibroker.broker.settings import ConfigError, SettingEntry, Settings
-from minibroker.testing.spares import SpareRule
+from minibroker.broker.settings.definitions import PERSONA
+from minibroker.broker.settings.setting import BROKER_SETTINGS
+from minibroker.broker.settings.types import Kind
+from minibroker.runtime.system import end_with_parent, open_process, peer_user
 
 REQUEST_BYTES_MAX: Final = 1024 * 1024
 LOG_BYTES_MAX: Final = 256 * 1024
 """Size of the end of a broker's standard error that a test gets."""
-PR_SET_PDEATHSIG: Final = 1
 DEFAULTS: Final = {"listeners": "PLAINTEXT://127.0.0.1:0", "control.listener": "127.0.0.1:0"}
 
 LATE: Final = (
@@ -43,6 +43,9 @@ LATE: Final = (
     "minibroker_protocol.codecs",
 )
 """Modules that every broker imports by itself, when it starts or at its first control request."""
+
+NUMBERS: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.SHORT, Kind.LONG, Kind.DOUBLE})
+"""Kinds of settings whose values name nothing outside of the broker."""
 
 Start = Callable[[Settings], int]
 """Runs a broker to its end: prints when it is ready, and returns the exit status."""
@@ -73,6 +76,39 @@ class BrokerLease:
     broker: LeasedBroker | None = None
 
 
+class SpareRule:
+    """The settings of the broker that is kept ready in advance.
+
+    Decides by the requests for brokers of one test each; shared brokers do not count. Invariant:
+    two brokers with such settings can run at the same time, and one that was started earlier
+    differs in nothing.
+    """
+
+    def __init__(self) -> None:
+        self.settings: Mapping[str, str] | None = None
+        """Those of the broker to keep ready, or None for no broker."""
+        self._last: Mapping[str, str] | None = None
+
+    def requested(self, settings: Mapping[str, str]) -> None:
+        """Note a request: the second one in a row with the same settings makes a third likely."""
+        if settings == self._last and are_repeatable(settings):
+            self.settings = settings
+        self._last = settings
+
+    def failed(self) -> None:
+        """Note that the broker that was kept ready ended: the next request gets its own."""
+        self.settings = self._last = None
+
+
+def are_repeatable(settings: Mapping[str, str]) -> bool:
+    """Whether no setting names a file, an address or a server, which may change or be in use."""
+    return all(
+        name == PERSONA.name
+        or ((known := BROKER_SETTINGS.get(name)) is not None and known.type.kind in NUMBERS)
+        for name in settings
+    )
+
+
 class ForkServer:
     """The loop over leases, outputs and ends of brokers."""
 
@@ -96,7 +132,7 @@ class ForkServer:
         self._spare: LeasedBroker | None = None
         """Runs in advance, with these settings, for the next lease that requests them."""
         self._spare_settings: Mapping[str, str] | None = None
-        self._libc = ctypes.CDLL(None)
+        self._end_with_parent = end_with_parent()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(parent, selectors.EVENT_READ, self._parent_ended)
 
@@ -212,7 +248,7 @@ class ForkServer:
             self._run_broker(settings, writing, log.fileno())
         os.close(writing)
         kept = LeasedBroker(
-            pid, os.pidfd_open(pid), os.fdopen(reading, "rb", buffering=0), log, share
+            pid, open_process(pid), os.fdopen(reading, "rb", buffering=0), log, share
         )
         self._brokers.add(kept)
         self._selector.register(kept.output, selectors.EVENT_READ, lambda: self._listen(kept))
@@ -223,7 +259,7 @@ class ForkServer:
         """Be the supervisor of a broker, in the child, until it ends."""
         code = 1
         try:
-            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            self._end_with_parent(signal.SIGTERM)
             os.dup2(output, 1)
             os.dup2(log, 2)
             os.close(output)
@@ -279,13 +315,6 @@ class ForkServer:
         os.close(kept.watch)
         kept.output.close()
         kept.log.close()
-
-
-def peer_user(connection: socket.socket) -> int:
-    """The user id of the process at the other end."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, user, _ = struct.unpack("3i", raw)
-    return int(user)
 
 
 def read_settings(wanted: Mapping[str, str]) -> Settings:

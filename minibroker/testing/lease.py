@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import IO, Any, Final, NamedTuple
 
 from minibroker.python_command import python_command
+from minibroker.runtime.system import nameless_address
 
 READY_SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 10.0
@@ -63,7 +64,7 @@ class ForkServerAddress:
     def __init__(self, run_id: str | None = None, command: Sequence[str] | None = None) -> None:
         self.run_id = run_id or uuid.uuid4().hex
         self._command = command or python_command(PROGRAM)
-        self._name = f"\0minibroker-{os.getuid()}-{self.run_id}"
+        self._name = nameless_address(f"minibroker-{os.getuid()}-{self.run_id}")
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 

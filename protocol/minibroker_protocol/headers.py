@@ -1,8 +1,8 @@
 """Request and response headers.
 
 Owns the bytes between a frame's length and its body: API, version and correlation id. It must never
-read bodies. Every request passes through here, so decoding is hand-written; `header_schemas`
-declares the same schema for the dissector. Tagged fields in headers are read and dropped.
+read bodies. Every request passes through here, so decoding is hand-written; `dissect`
+declares the same headers as schemas. Tagged fields in headers are read and dropped.
 Kafka's ``org.apache.kafka.common.requests.{RequestHeader,ResponseHeader}``.
 """
 

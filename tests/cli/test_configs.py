@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from minibroker.cli import arguments
 from minibroker.cli.app import app
 from minibroker.cli.errors import CliError
+from minibroker.runtime import system
 from minibroker.testing import MiniBroker
 
 
@@ -188,7 +188,7 @@ def test_secrets_are_masked_in_the_process_list(
     monkeypatch: pytest.MonkeyPatch, add: str, masked: bool
 ) -> None:
     found: list[str] = []
-    monkeypatch.setattr(arguments, "mask_arguments", found.extend)
+    monkeypatch.setattr(system, "mask_arguments", found.extend)
     words = ["configs", "--user", "a", "--alter", "--add-config", add, "--bootstrap-server", ":1"]
     CliRunner().invoke(app, words)
     assert found == ([add] if masked else [])

@@ -5,11 +5,18 @@ from typing import Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.partitioner import murmur2 as oracle
 
 from minibroker.client.errors import BrokerError, InvalidArgument
 from minibroker.client.kafka_client import KafkaClient
-from minibroker.client.partitioner import partition_of
-from minibroker.client.producer import BatchAcknowledgement, RecordProducer
+from minibroker.client.producer import (
+    BatchAcknowledgement,
+    RecordProducer,
+    murmur2,
+    partition_of,
+)
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.metadata import (
@@ -129,3 +136,13 @@ async def test_producer_raises_for_a_rejected_batch(leader: Any) -> None:
         BrokerError, match="partition 1 of topic cats: MESSAGE_TOO_LARGE: too large"
     ):
         await send(leader, flush(Record(value=b"a")))
+
+
+@given(st.binary(max_size=64))
+def test_murmur2_agrees_with_kafka_python(data: bytes) -> None:
+    assert murmur2(data) == oracle(data) & 0xFFFFFFFF
+
+
+@given(st.binary(max_size=64), st.integers(1, 1000))
+def test_partition_of_is_in_range(key: bytes, partitions: int) -> None:
+    assert 0 <= partition_of(key, partitions) < partitions

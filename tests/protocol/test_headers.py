@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minibroker_protocol import headers
+from minibroker_protocol.dissect import RequestHeaderSchema, ResponseHeaderSchema
 from minibroker_protocol.errors import DecodeError, EncodeError, UnsupportedVersion
-from minibroker_protocol.header_schemas import RequestHeaderSchema, ResponseHeaderSchema
 from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.registry import ApiKey, schema
 from minibroker_protocol.schema import construct_for
@@ -127,3 +127,22 @@ def test_truncated_response_header_is_rejected() -> None:
 def test_client_id_longer_than_int16_is_rejected() -> None:
     with pytest.raises(EncodeError, match="32768 bytes, more than 32767"):
         headers.encode_request_header(RequestHeader(3, 1, 1, "x" * 32_768))
+
+
+@pytest.mark.parametrize(
+    ("version", "data", "client_id"),
+    [
+        (0, b"\0\7\0\0\0\0\0\5", ""),
+        (1, b"\0\3\0\1\0\0\0\5\0\2me", "me"),
+        (2, b"\0\3\0\x0c\0\0\0\5\0\2me\0", "me"),
+        (2, b"\0\3\0\x0c\0\0\0\5\xff\xff\0", None),
+    ],
+)
+def test_request_header_is_parsed(version: int, data: bytes, client_id: str | None) -> None:
+    parsed = construct_for(RequestHeaderSchema, version).parse(data)
+    assert (parsed.correlation_id, parsed.client_id) == (5, client_id)
+
+
+@pytest.mark.parametrize(("version", "data"), [(0, b"\0\0\0\7"), (1, b"\0\0\0\7\0")])
+def test_response_header_is_parsed(version: int, data: bytes) -> None:
+    assert construct_for(ResponseHeaderSchema, version).parse(data).correlation_id == 7

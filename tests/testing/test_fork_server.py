@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import socket
 import sys
 import tempfile
 
@@ -12,9 +10,10 @@ from minibroker.broker.settings import LISTENERS, NUM_IO_THREADS, ConfigError, L
 from minibroker.testing.fork_server import (
     LATE,
     LOG_BYTES_MAX,
+    SpareRule,
+    are_repeatable,
     import_late_modules,
     importing,
-    peer_user,
     read_settings,
     tail,
 )
@@ -48,12 +47,6 @@ def test_unknown_settings_are_refused() -> None:
         read_settings({"zzz": "1"})
 
 
-def test_peer_process_of_another_user_is_rejected() -> None:
-    one, other = socket.socketpair()
-    with one, other:
-        assert peer_user(one) == os.getuid()
-
-
 def test_tail_of_long_log_is_its_end() -> None:
     with tempfile.TemporaryFile() as log:
         log.write(b"x" * LOG_BYTES_MAX + b"the end")
@@ -61,3 +54,52 @@ def test_tail_of_long_log_is_its_end() -> None:
         text = tail(log)
     assert len(text) == LOG_BYTES_MAX
     assert text.endswith("the end")
+
+
+def test_second_request_in_a_row_with_the_same_settings_asks_for_a_spare() -> None:
+    rule = SpareRule()
+    rule.requested({"num.partitions": "3"})
+    assert rule.settings is None
+    rule.requested({"num.partitions": "3"})
+    assert rule.settings == {"num.partitions": "3"}
+
+
+def test_spare_is_kept_until_other_settings_are_requested_twice_in_a_row() -> None:
+    rule = SpareRule()
+    for settings in ({}, {}, {"num.partitions": "3"}, {}, {"num.partitions": "3"}):
+        rule.requested(settings)
+    assert rule.settings == {}
+    rule.requested({"num.partitions": "3"})
+    assert rule.settings == {"num.partitions": "3"}
+
+
+def test_no_spare_follows_one_that_ended_until_the_next_two_requests() -> None:
+    rule = SpareRule()
+    rule.requested({})
+    rule.requested({})
+    rule.failed()
+    assert rule.settings is None
+    rule.requested({})
+    assert rule.settings is None
+    rule.requested({})
+    assert rule.settings == {}
+
+
+def test_settings_that_name_files_or_addresses_are_not_repeatable() -> None:
+    assert are_repeatable({})
+    assert are_repeatable({"num.partitions": "3", "auto.create.topics.enable": "false"})
+    assert are_repeatable({"persona": "kafka-2.8"})
+    for name in (
+        "listeners",
+        "log.dirs",
+        "control.listener",
+        "zookeeper.connect",
+        "ssl.keystore.location",
+        "listener.name.ssl.ssl.keystore.location",
+        "unknown",
+    ):
+        assert not are_repeatable({"num.partitions": "3", name: "x"}), name
+    rule = SpareRule()
+    rule.requested({"log.dirs": "/data"})
+    rule.requested({"log.dirs": "/data"})
+    assert rule.settings is None

@@ -16,7 +16,7 @@ import trio
 from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import Environment
-from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS, descriptors_max, has_descriptor
+from minibroker.runtime.system import OUT_OF_DESCRIPTORS, descriptors_max, has_descriptor
 
 RETRY_S: Final = 0.1
 """Delay, in real time, before a failed ``accept`` is tried again."""

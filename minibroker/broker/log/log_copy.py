@@ -29,6 +29,7 @@ from minibroker.broker.log.paths import (
 from minibroker.broker.log.producers import Producer, ProducerTable
 from minibroker.broker.log.segment import ActiveSegment, Segment, SegmentEnd
 from minibroker.broker.log.snapshots import write_snapshot
+from minibroker.runtime.system import copy_range
 
 _REPLACED_FILES: Final = (PARTITION_METADATA, CLEANER_CHECKPOINT, LEADER_EPOCH_CHECKPOINT)
 """Files that a log replaces and never changes in place."""
@@ -140,7 +141,7 @@ def _cut_records(path: str, size: int) -> None:
     with open(path, "rb") as shared, open(own, "wb") as file:
         position = 0
         while position < size:
-            count = os.copy_file_range(shared.fileno(), file.fileno(), size - position)
+            count = copy_range(shared.fileno(), file.fileno(), size - position)
             if not count:
                 raise OSError(errno.EIO, "the file is shorter than its copy", path)
             position += count

@@ -53,7 +53,7 @@ from minibroker.broker.log.transaction_index import (
     TransactionIndex,
     search_transaction_index,
 )
-from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS
+from minibroker.runtime.system import OUT_OF_DESCRIPTORS
 from minibroker_protocol.control_records import EndTransactionMarker, parse_marker
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.records import (

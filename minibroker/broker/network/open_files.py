@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from minibroker.broker.log.slices import ANY_INODE, open_segment
-from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS
+from minibroker.runtime.system import OUT_OF_DESCRIPTORS
 
 CACHED_MAX: Final = 128
 """Segment files that stay open because they were used last."""

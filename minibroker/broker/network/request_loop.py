@@ -25,7 +25,6 @@ becomes empty. Kafka's ``Selector.poll`` and ``SocketServer.Processor.processCom
 
 from __future__ import annotations
 
-import select
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -40,6 +39,7 @@ from minibroker.broker.network.single_requests import DelayedRequest
 from minibroker.broker.settings import SOCKET_REQUEST_MAX_BYTES
 from minibroker.runtime.arena import ArenaPart, Block
 from minibroker.runtime.stream import SocketStream, StreamClosed
+from minibroker.runtime.system import ENDED_EVENTS, RECEIVED_EVENTS, edge_triggered_poller
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -62,10 +62,6 @@ in a row find it awake."""
 
 EVENTS_MAX: Final = 64
 """Ready connections of one round; others are ready in the next round."""
-
-_ENDED: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
-# Edge-triggered: a connection whose task is busy does not wake the selector again and again.
-_EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 
 
 class _Registration:
@@ -147,7 +143,8 @@ class Selector:
         self._on_end = on_end
         self._scratch = scratch
         self._work_time = work_time
-        self._epoll = select.epoll()
+        # Edge-triggered: a busy connection does not wake the loop again and again.
+        self._epoll = edge_triggered_poller()
         self._registered: dict[int, _Registration] = {}
         self._again: list[_Registration] = []
         """Connections with a further request in their buffers."""
@@ -227,7 +224,7 @@ class Selector:
 
     def _register(self, client: ClientConnection, stream: SocketStream) -> _Registration:
         registration = _Registration(client, stream)
-        self._epoll.register(stream.descriptor, _EVENTS)
+        self._epoll.register(stream.descriptor, RECEIVED_EVENTS)
         self._registered[stream.descriptor] = registration
         return registration
 
@@ -245,11 +242,11 @@ class Selector:
                 self._attempt(registration, self._serve_buffered)
         for descriptor, flags in events:
             registration = self._registered[descriptor]  # Forgotten ones have no events.
-            if not registration.is_waiting or flags & _ENDED:
+            if not registration.is_waiting or flags & ENDED_EVENTS:
                 registration.is_ready = True
             if not registration.is_waiting:
                 continue
-            if registration.is_taskless and (registration.client.is_new or flags & _ENDED):
+            if registration.is_taskless and (registration.client.is_new or flags & ENDED_EVENTS):
                 self._paced.append(registration)
             else:
                 self._attempt(registration, self._serve_received)

@@ -30,6 +30,7 @@ from minibroker.broker.settings import (
     Settings,
 )
 from minibroker.runtime.stream import ByteStream, StreamClosed
+from minibroker.runtime.system import memory_file, path_of
 
 CIPHER_BYTES_MAX: Final = 64 * 1024
 """Bytes encrypted at once, or read at once to be decrypted."""
@@ -141,10 +142,10 @@ def _read(name: str, location: str) -> str:
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
     """Yield a path for OpenSSL, which reads keys from files only; the text is never on a disk."""
-    descriptor = os.memfd_create("minibroker-key", os.MFD_CLOEXEC)
+    descriptor = memory_file("minibroker-key")
     try:
         os.write(descriptor, text.encode())
-        yield f"/proc/self/fd/{descriptor}"
+        yield path_of(descriptor)
     finally:
         os.close(descriptor)
 

@@ -28,7 +28,6 @@ import heapq
 import math
 import mmap
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from fcntl import LOCK_EX, LOCK_UN, lockf
 from hashlib import blake2b
@@ -70,6 +69,7 @@ from minibroker.broker.quotas.rate import (
 )
 from minibroker.broker.quotas.recent_throttles import WORDS, RecentThrottles
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
+from minibroker.runtime.system import memory_file
 
 GROUPS_MAX: Final = 32_768
 """Groups kept; with long windows fewer, see `BYTES_MAX`."""
@@ -194,7 +194,7 @@ class QuotaLedger:
         size = self._slots_at + self.slots * self.words * WORD
         self.lock_fd = -1
         if shared:
-            self.lock_fd = _nameless_file("minibroker-quotas")
+            self.lock_fd = memory_file("minibroker-quotas")
             os.ftruncate(self.lock_fd, size)
         self.memory = mmap.mmap(self.lock_fd, size) if shared else mmap.mmap(-1, size)
         total = f"{TOTAL * WORD}xd{(SAMPLE - TOTAL - 1) * WORD}x"
@@ -432,14 +432,6 @@ def _average(aside: Sequence[float], now_ms: int) -> float:
     live = [n for n, last in enumerate(lasts) if now_ms - last < expires_ms]
     count = sum(counts[n] for n in live)
     return sum(sums[n] for n in live) / count if count else math.nan
-
-
-def _nameless_file(called: str) -> int:
-    """Return a descriptor of a file in memory, or of a deleted file if the system has no memfd."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(called)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def digest_of(name: str, tags: Tags) -> int:

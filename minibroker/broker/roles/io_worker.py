@@ -73,8 +73,8 @@ from minibroker.broker.transactions.service import (
     TransactionService,
 )
 from minibroker.runtime.arena import ArenaRef
-from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.rpc import PeerLost
+from minibroker.runtime.system import descriptors_max
 from minibroker.runtime.work_thread import WorkThread
 from minibroker.runtime.worktime import Account
 from minibroker_protocol.errors import ErrorCode

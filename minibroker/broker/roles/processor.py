@@ -63,10 +63,10 @@ from minibroker.broker.settings import (
     SHARDED,
 )
 from minibroker.runtime.channel import ChannelClosed
-from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
 from minibroker.runtime.rpc import PeerFailed
 from minibroker.runtime.stream import SocketStream
+from minibroker.runtime.system import descriptors_max
 
 if TYPE_CHECKING:
     from minibroker.broker.admission.sharded_acceptor import ShardedAcceptor

@@ -19,6 +19,7 @@ from minibroker.broker.log.data_directory import FAULT_COUNTS_FILE
 from minibroker.lab.control.fault_shapes import RULES_MAX
 from minibroker.lab.faults.rulebook import RuleCounts, fires_at, is_in_time
 from minibroker.lab.faults.rules import ActiveRule
+from minibroker.runtime.system import reserve_space
 
 _COUNTS: Final = struct.Struct("<4Q")
 _BYTES: Final = RULES_MAX * _COUNTS.size
@@ -32,7 +33,7 @@ class FaultCounts:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(directory / FAULT_COUNTS_FILE, flags, _MODE)
         try:
-            os.posix_fallocate(self._fd, 0, _BYTES)  # A full disk must not fail a store.
+            reserve_space(self._fd, _BYTES)  # A full disk must not fail a store.
             self._memory = mmap.mmap(self._fd, _BYTES)
         except OSError:
             os.close(self._fd)

@@ -1,9 +1,9 @@
-"""Dissects a frame: the meaning of each byte, as a tree.
+"""Dissects frames and log segments: the meaning of each byte, as a tree.
 
 Owns the detection of a frame's kind (with or without size, request or response) and reads it as far
 as possible. It raises no error about the bytes: damage, missing bytes and extra bytes are part of
 the result. construct interprets the schema here, so the result follows the declarations,
-independent of the generated codecs.
+independent of the generated codecs. The parts of a file are all of its bytes, in order.
 """
 
 from __future__ import annotations
@@ -14,18 +14,51 @@ from typing import TypeAlias
 import construct as cs
 
 from minibroker_protocol import registry
+from minibroker_protocol.dissect import batches
 from minibroker_protocol.dissect.text import Line, lines, render
 from minibroker_protocol.dissect.tree import Direction, Dissection, Node
 from minibroker_protocol.dissect.walk import Broken, Walker
-from minibroker_protocol.errors import UnsupportedVersion
+from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 from minibroker_protocol.framing import SIZE_BYTES
-from minibroker_protocol.header_schemas import RequestHeaderSchema, ResponseHeaderSchema
+from minibroker_protocol.records import HEADER_BYTES, parse_batch_header, verify_crc
 from minibroker_protocol.registry import ApiKey, ApiSchema
-from minibroker_protocol.schema import construct_for
+from minibroker_protocol.schema import Message, construct_for, field
+from minibroker_protocol.types import INT16, INT32, PLAIN_NULLABLE_STRING
 
-__all__ = ["Direction", "Dissection", "Line", "Node", "api_named", "dissect", "lines", "render"]
+__all__ = [
+    "Direction",
+    "Dissection",
+    "Line",
+    "Node",
+    "api_named",
+    "dissect",
+    "dissect_segment",
+    "frames",
+    "is_segment",
+    "lines",
+    "render",
+]
 
 _Body: TypeAlias = "Callable[[Walker], None]"
+
+
+class RequestHeaderSchema(Message, versions="0-2", flexible="2+"):
+    """Kafka's ``RequestHeader.json``, which `headers` reads by hand.
+
+    Version 2 goes before requests in the compact encoding, version 1 before all others but
+    version 0 of ControlledShutdown.
+    """
+
+    request_api_key: int = field(INT16)
+    request_api_version: int = field(INT16)
+    correlation_id: int = field(INT32)
+    client_id: str | None = field(PLAIN_NULLABLE_STRING, versions="1+", default="")
+
+
+class ResponseHeaderSchema(Message, versions="0-1", flexible="1+"):
+    """Kafka's ``ResponseHeader.json``: version 1 goes before responses in the compact encoding."""
+
+    correlation_id: int = field(INT32)
 
 
 def dissect(
@@ -52,6 +85,40 @@ def dissect(
         problem = "a response doesn't say what it answers: its API and version are needed"
         return Dissection(data, Node("frame", 0, len(data), len(data)), problem)
     return max(tries, key=lambda attempt: attempt.merit).result()
+
+
+def is_segment(data: bytes) -> bool:
+    """Whether the bytes start with a record batch, as a log segment does."""
+    try:
+        header = parse_batch_header(data)
+    except DecodeError:
+        return False
+    return verify_crc(data) if header.size <= len(data) else len(data) >= HEADER_BYTES
+
+
+def dissect_segment(data: bytes) -> Dissection:
+    """Take a log segment apart: its batches and their records."""
+    root = Node("log segment", 0, len(data), 0, text=f"{len(data)} bytes")
+    batches.read(data, 0, len(data), root)
+    failed = next((node for node in root.walk() if node.error), None)
+    problem = None if failed is None else f"{failed.name}: {failed.error} (at byte {failed.start})"
+    return Dissection(data, root, problem)
+
+
+def frames(data: bytes) -> list[bytes]:
+    """The frames that follow each other in ``data``, each with its size before it.
+
+    If the sizes do not lead to the end of ``data``, it counts as one frame.
+    """
+    found, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + SIZE_BYTES], "big", signed=True)
+        end = at + SIZE_BYTES + size
+        if size <= 0 or end > len(data):
+            return [data]
+        found.append(data[at:end])
+        at = end
+    return found or [data]
 
 
 class _Try:

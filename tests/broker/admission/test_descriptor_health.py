@@ -16,7 +16,7 @@ from minibroker.broker.metrics.log import EventLog
 from tests.broker.process.conftest import MakeEnvironment
 from tests.broker.process.shortage import RealTime, conditions
 from tests.broker.roles.running_processor import LISTENER, running_processor
-from tests.runtime.test_descriptors import no_descriptor_left
+from tests.runtime.test_system import no_descriptor_left
 
 
 def shown(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -12,7 +12,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.segment import SegmentFiles, sync_files
 from tests.descriptors import open_below
-from tests.runtime.test_descriptors import no_descriptor_left
+from tests.runtime.test_system import no_descriptor_left
 
 NOW_MS = 1_700_000_000_000
 MakeBatch = Callable[..., bytes]

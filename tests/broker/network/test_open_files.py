@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.broker.network.open_files import CACHED_MAX, OpenFiles
 from tests.descriptors import open_below
-from tests.runtime.test_descriptors import no_descriptor_left
+from tests.runtime.test_system import no_descriptor_left
 
 MANY = 100_000
 

@@ -40,11 +40,11 @@ from minibroker.broker.process.messages import (
 from minibroker.broker.roles.acceptor import ACCEPTED_BEFORE_YIELD, acceptor
 from minibroker.broker.settings import Settings
 from minibroker.runtime.clock import SimulatedClock
-from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, MemoryHandoff
 from minibroker.runtime.listening import MemorySource
 from minibroker.runtime.rpc import RpcConnection
 from minibroker.runtime.stream import MemoryStream, memory_stream_pair
+from minibroker.runtime.system import descriptors_max
 from tests.broker.process.conftest import MakeEnvironment
 from tests.broker.process.shortage import RealTime, Short, conditions, frozen
 

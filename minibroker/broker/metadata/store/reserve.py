@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from minibroker.broker.log.failures import free_bytes
+from minibroker.runtime.system import reserve_space
 
 SUFFIX: Final = ".reserve"
 RESERVE_BYTES: Final = 256 * 1024
@@ -41,7 +42,7 @@ class Reserve:
         with suppress(OSError):
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                os.posix_fallocate(fd, 0, RESERVE_BYTES)
+                reserve_space(fd, RESERVE_BYTES)
                 self._is_held = True
             finally:
                 os.close(fd)
