@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.broker.apis.base import CloseConnection
+from minibroker.broker.network.request_observer import InterceptorDisconnect
 from minibroker.lab.control.fault_shapes import FaultHold, FaultRule
 from minibroker.lab.control.schema import InvalidJson
 from minibroker.lab.faults.actions import (
@@ -18,7 +19,6 @@ from minibroker.lab.faults.actions import (
     CONNECTION_ACTIONS,
     STORAGE_ACTIONS,
 )
-from minibroker.lab.faults.disconnect import FaultDisconnect
 from minibroker.lab.faults.execution import FaultExecutor
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.register import FaultRegister
@@ -139,7 +139,7 @@ class Conversation:
                 await client.send(frame) if faults is None else await faults.send(frame)
             if faults is not None:
                 await faults.mute()
-        except (FaultDisconnect, CloseConnection) as error:
+        except (InterceptorDisconnect, CloseConnection) as error:
             outcome.end = type(error).__name__
         outcome.frame = b"".join(data for _, data in client.sent) or None
         outcome.seconds = round(trio.current_time() - began, 3)

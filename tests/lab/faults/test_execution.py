@@ -11,8 +11,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.apis.base import CloseConnection
+from minibroker.broker.network.request_observer import InterceptorDisconnect
 from minibroker.lab.control.fault_shapes import FaultHold, FaultRule
-from minibroker.lab.faults.disconnect import FaultDisconnect
 from minibroker.lab.faults.execution import FaultExecutor
 from minibroker.lab.faults.matching import Candidate, ConnectionAttributes
 from minibroker.lab.faults.register import FaultRegister
@@ -168,21 +168,21 @@ async def test_first_match_goes_on_if_the_second_gets_no_response(acks: int) -> 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lab.ask)
         await wait_all_tasks_blocked()
-        with nullcontext() if acks == 0 else pytest.raises(FaultDisconnect):
+        with nullcontext() if acks == 0 else pytest.raises(InterceptorDisconnect):
             await lab.ask(ProduceRequest(acks=acks), header)
 
 
 @pytest.mark.parametrize("reset", [False, True])
 async def test_disconnect_before_the_work_executes_nothing(reset: bool) -> None:
     lab = Lab(FaultRule("disconnect", reset=reset))
-    with pytest.raises(FaultDisconnect, match="rule r"):
+    with pytest.raises(InterceptorDisconnect, match="rule r"):
         await lab.ask()
     assert (lab.executed, lab.client.done) == (0, ["reset"] if reset else [])
 
 
 async def test_silence_lasts_until_the_client_disconnects() -> None:
     lab = Lab(FaultRule("never_answer", at="after"))
-    with pytest.raises(FaultDisconnect, match="silent"):
+    with pytest.raises(InterceptorDisconnect, match="silent"):
         await lab.ask()
     assert (lab.executed, lab.client.done) == (1, ["discarded requests"])
 
@@ -190,7 +190,7 @@ async def test_silence_lasts_until_the_client_disconnects() -> None:
 async def test_frame_is_cut() -> None:
     lab = Lab(FaultRule("disconnect", at="middle", bytes=3))
     _, faults = await lab.ask()
-    with pytest.raises(FaultDisconnect):
+    with pytest.raises(InterceptorDisconnect):
         await faults.send(FRAME)
     assert [data for _, data in lab.client.sent] == [FRAME[:3]]
 
@@ -222,7 +222,7 @@ async def test_throttled_connection_is_muted(
 )
 async def test_new_connection_is_refused_or_left_silent(rule: FaultRule, done: list[str]) -> None:
     lab = Lab(rule)
-    with pytest.raises(FaultDisconnect):
+    with pytest.raises(InterceptorDisconnect):
         await lab.executor.meet(lab.client)
     assert lab.client.done == done
 

@@ -28,11 +28,11 @@ from minibroker.broker.process.messages import (
     RoleRegistered,
     TailRequest,
 )
-from minibroker.broker.roles import recorder as recorder_module
 from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON, Settings
 from minibroker.lab.activity.arrow_format import ArrowWriter
 from minibroker.lab.activity.events import ConnectionActivity, pack
 from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.observers import recorder as recorder_module
 from minibroker.lab.observers.recorder import (
     BATCH_BYTES,
     BATCH_EVENTS,

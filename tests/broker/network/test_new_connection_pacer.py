@@ -9,7 +9,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.broker.admission import new_connection_pacer
+from minibroker.broker.network import request_loop as new_connection_pacer
 from minibroker.broker.network.request_loop import PER_TURN, RECENT_TURNS, NewConnectionPacer
 
 
