@@ -63,10 +63,10 @@ from minibroker.broker.settings import (
 )
 from minibroker.broker.settings.definitions import NODE_ID, PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS
 from minibroker.broker.settings.fetch_definitions import MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS
-from minibroker.broker.transactions.limits import TransactionLimits
 from minibroker.broker.transactions.service import (
     MarkersReply,
     TransactionEnvironment,
+    TransactionLimits,
     TransactionService,
 )
 from minibroker.runtime.arena import ArenaRef
