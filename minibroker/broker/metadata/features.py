@@ -22,7 +22,7 @@ from minibroker.broker.metadata.image import (
     Plan,
 )
 from minibroker.broker.metadata.store.tree import Create, NoNodeError, Operation, Set, Store
-from minibroker.lab.personas.persona import Features, Persona, VersionRange
+from minibroker.broker.personas.persona import Features, Persona, VersionRange
 from minibroker_protocol.errors import ErrorCode
 
 

@@ -26,7 +26,7 @@ from minibroker.broker.metadata.image import (
     apply,
 )
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
-from minibroker.lab.personas.persona import load
+from minibroker.broker.personas.persona import load
 from minibroker_protocol.errors import ErrorCode
 
 

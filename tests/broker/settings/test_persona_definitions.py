@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from minibroker.broker.personas.persona import NAMES
 from minibroker.broker.settings import (
     GROUP_MAX_SESSION_TIMEOUT_MS,
     MESSAGE_MAX_BYTES,
@@ -14,7 +15,6 @@ from minibroker.broker.settings import (
     ConfigError,
     Settings,
 )
-from minibroker.lab.personas.persona import NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
