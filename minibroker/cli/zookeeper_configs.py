@@ -23,7 +23,13 @@ from minibroker.broker.metadata.configs import (
     plan_alteration,
 )
 from minibroker.broker.metadata.credentials import CredentialChange, plan_credentials
-from minibroker.broker.metadata.image import ConfigChanged, Image, TopicCreated, apply
+from minibroker.broker.metadata.image import (
+    ChangeRejected,
+    ConfigChanged,
+    Image,
+    TopicCreated,
+    apply,
+)
 from minibroker.broker.metadata.quotas import (
     CLIENT_TYPE,
     IP_TYPE,
@@ -33,7 +39,7 @@ from minibroker.broker.metadata.quotas import (
     plan_change,
 )
 from minibroker.broker.metadata.store.tree import NoNodeError, Store, StoreError
-from minibroker.broker.metadata.topics import ChangeRejected, topic_of
+from minibroker.broker.metadata.topics import topic_of
 from minibroker.broker.quotas.arguments import (
     BROKERS,
     CLIENTS,

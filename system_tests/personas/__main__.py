@@ -1,6 +1,6 @@
 """Records the facts of personas from real brokers: ``python -m system_tests.personas [NAME ...]``.
 
-Owns the files in `minibroker/lab/personas/facts`, which it writes. Redpanda is read from its
+Owns the files in `minibroker/broker/personas/facts`, which it writes. Redpanda is read from its
 source, given as ``redpanda=REPOSITORY@TAG``. Invariant: each file names the source of its facts,
 and a second run writes the same file.
 """
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from minibroker.lab.personas.persona import FACTS
+from minibroker.broker.personas.persona import FACTS
 from system_tests.personas.brokers import RELEASES, kafka
 from system_tests.personas.questions import QUOTA_SETTINGS, facts
 from system_tests.personas.redpanda import read_source

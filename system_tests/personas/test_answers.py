@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 
 from minibroker.broker.apis.serving import serving
+from minibroker.broker.personas.persona import NAMES, load
 from minibroker.broker.settings import Settings
-from minibroker.lab.personas.persona import NAMES, load
 from minibroker_protocol.errors import ErrorCode, ProtocolError
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from minibroker_protocol.messages.create_partitions import (

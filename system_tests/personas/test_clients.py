@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from minibroker.lab.personas.persona import NAMES
+from minibroker.broker.personas.persona import NAMES
 from minibroker.testing import MiniBroker
 from system_tests.clients.adapters.java import JavaClient
 from system_tests.clients.model import Record, drain

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from minibroker.broker.groups import group_state_machine
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.offsets import OffsetTable
@@ -44,8 +43,8 @@ _load_service = TransactionService.load
 _write = Log._write
 _check = ProducerTable.check
 _restore = GroupManager._restore
-_generation_error = group_state_machine._generation_error
-_sync_result = ClassicGroup.sync_result
+_generation_error = ClassicGroup._generation_error
+_sync_result = ClassicGroup._sync_result
 
 
 def _clean_without_aborted(self: CleanedTransactions, _: Any = ()) -> None:
@@ -160,10 +159,10 @@ DEFECTS: Final = {
         GroupManager, "_restore", _restore_without_offsets
     ),
     "a commit of an older generation is accepted": lambda: Defect(
-        group_state_machine, "_generation_error", _ignore_generation
+        ClassicGroup, "_generation_error", _ignore_generation
     ),
     "all members get one assignment": lambda: Defect(
-        ClassicGroup, "sync_result", _sync_result_of_first
+        ClassicGroup, "_sync_result", _sync_result_of_first
     ),
     "a rebalance waits for lost members without end": lambda: Defect(
         ClassicGroup, "_join_timed_out", _wait_for_members

@@ -15,10 +15,9 @@ from functools import wraps
 from typing import Any, Final, NamedTuple
 
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache
-from minibroker.broker.groups import group_state_machine
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.group_manager import GroupManager
-from minibroker.broker.groups.pending_offsets import PendingOffsets
+from minibroker.broker.groups.offsets import PendingOffsets
 from minibroker.broker.groups.states import GroupState
 from minibroker.broker.log.cleaner.cleaned_transactions import CleanedTransactions
 from minibroker.broker.log.producers import ProducerTable
@@ -136,12 +135,12 @@ PROBES: Final = (
     Probe(PendingOffsets, "commit", _if_result(PENDING)),
     Probe(FetchSessionCache, "_evict", _if_result(EVICTED)),
     Probe(FaultRegister, "decide", _decide),
-    Probe(group_state_machine, "_commit_error", _commit_error),
+    Probe(ClassicGroup, "_commit_error", _commit_error),
     Probe(GroupManager, "load", _load_groups),
     Probe(ClassicGroup, "_session_timed_out", _expire_session),
     Probe(ClassicGroup, "_join_timed_out", _always(JOIN_TIMED_OUT)),
     Probe(ClassicGroup, "_sync_timed_out", _always(SYNC_TIMED_OUT)),
-    Probe(ClassicGroup, "release_rebalance", _always(REBALANCE_HELD)),
+    Probe(ClassicGroup, "_resume_rebalance", _always(REBALANCE_HELD)),
     Probe(ClassicGroup, "_start_generation", _start_generation),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from minibroker.broker.metadata.acls import Filter
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import ChangeRejected
 from minibroker_protocol.errors import ErrorCode
 
 DISABLED: Final = ChangeRejected(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")

@@ -19,7 +19,7 @@ from minibroker.broker.apis.transaction_parts import (
     PartitionsToAdd,
 )
 from minibroker.broker.metadata.topics import INTERNAL_TO_CLIENTS
-from minibroker.broker.transactions.events import (
+from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     ProducerIdAndEpoch,
     VerifyPartitions,

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.broker.metadata.image import ChangeRejected
 from minibroker.broker.metadata.quotas import IP_TYPE, QuotaChange
-from minibroker.broker.metadata.topics import ChangeRejected
 from minibroker.runtime.hosts import unresolvable
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.alter_client_quotas import (

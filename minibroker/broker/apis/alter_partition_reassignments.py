@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minibroker.broker.apis.base import Api, Context, Owner
-from minibroker.broker.metadata.image import Image
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import ChangeRejected, Image
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

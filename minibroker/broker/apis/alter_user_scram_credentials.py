@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
 from minibroker.broker.metadata.credentials import CredentialChange
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import ChangeRejected
 from minibroker.broker.security.scram import MECHANISM_NUMBERS, credential
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.alter_user_scram_credentials import (

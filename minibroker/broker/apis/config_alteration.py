@@ -14,8 +14,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from minibroker.broker.apis.base import ControllerScope
 from minibroker.broker.metadata.configs import Alteration, ConfigOperation, hosts_in_overrides
-from minibroker.broker.metadata.image import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import (
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    GROUP,
+    TOPIC,
+    ChangeRejected,
+)
 from minibroker.runtime.hosts import unresolvable
 from minibroker_protocol.errors import ErrorCode
 

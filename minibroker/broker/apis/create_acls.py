@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from minibroker.broker.apis.acl_filters import DISABLED
 from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
 from minibroker.broker.metadata.acls import Binding
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import ChangeRejected
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.create_acls import (
     AclCreation,

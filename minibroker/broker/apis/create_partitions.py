@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
-from minibroker.broker.metadata.topics import ChangeRejected, NewPartitions
+from minibroker.broker.metadata.image import ChangeRejected
+from minibroker.broker.metadata.topics import NewPartitions
 from minibroker.broker.quotas.controller_mutation import Mutated
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.create_partitions import (

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
 from minibroker.broker.apis.config_entries import topic_entries
-from minibroker.broker.metadata.outcomes import TopicOutcome
-from minibroker.broker.metadata.topics import NewTopic
+from minibroker.broker.metadata.topics import NewTopic, TopicOutcome
 from minibroker.broker.quotas.controller_mutation import Mutated
 from minibroker_protocol.messages.create_topics import (
     CreatableTopic,

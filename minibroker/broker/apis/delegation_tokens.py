@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from minibroker.broker.apis.base import Context, ControllerScope
-from minibroker.broker.metadata.image import ConfigChanged, Image
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import ChangeRejected, ConfigChanged, Image
 from minibroker.broker.security.principal import ANONYMOUS
 from minibroker.broker.settings import DELEGATION_TOKEN_SECRET_KEY, Settings
 from minibroker_protocol.errors import ErrorCode

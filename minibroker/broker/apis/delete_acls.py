@@ -11,9 +11,8 @@ from collections.abc import Mapping
 
 from minibroker.broker.apis.acl_filters import DISABLED, as_filter
 from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
-from minibroker.broker.metadata.acl_controller import MatchingAcls
-from minibroker.broker.metadata.acls import Filter
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.acls import Filter, MatchingAcls
+from minibroker.broker.metadata.image import ChangeRejected
 from minibroker_protocol.messages.delete_acls import (
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,

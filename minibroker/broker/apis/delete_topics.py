@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
-from minibroker.broker.metadata.image import Image
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import ChangeRejected, Image
 from minibroker.broker.quotas.controller_mutation import UNCOUNTED, Mutated
 from minibroker.broker.settings import DELETE_TOPIC_ENABLE
 from minibroker_protocol.errors import ErrorCode

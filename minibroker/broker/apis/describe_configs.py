@@ -28,9 +28,15 @@ from minibroker.broker.apis.config_entries import (
     group_entries,
     topic_entries,
 )
-from minibroker.broker.metadata.image import BROKER_LOGGER, CLIENT_METRICS, EMPTY, GROUP
-from minibroker.broker.metadata.resource_configs import resource_config
-from minibroker.broker.metadata.topics import ChangeRejected, name_problem
+from minibroker.broker.metadata.configs import resource_config
+from minibroker.broker.metadata.image import (
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    EMPTY,
+    GROUP,
+    ChangeRejected,
+)
+from minibroker.broker.metadata.topics import name_problem
 from minibroker.broker.settings import NODE_ID, Scope
 from minibroker.broker.settings.loggers import logger_levels
 from minibroker_protocol.errors import ErrorCode

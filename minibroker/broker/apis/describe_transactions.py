@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
-from minibroker.broker.transactions.metadata import TransactionMetadata
+from minibroker.broker.transactions.metadata import STATE_NAMES, TransactionMetadata
 from minibroker.broker.transactions.records import by_topic
-from minibroker.broker.transactions.states import STATE_NAMES
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,

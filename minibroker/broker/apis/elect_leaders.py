@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from minibroker.broker.apis.base import Api, Context, Owner
-from minibroker.broker.metadata.image import Image
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import ChangeRejected, Image
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.elect_leaders import (
     ElectLeadersRequest,

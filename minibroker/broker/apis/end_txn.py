@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from minibroker.broker.apis.base import Api, Context, Owner, SingleForm, SingleScope, WorkerScope
-from minibroker.broker.transactions.events import EndTransaction, ProducerIdAndEpoch
 from minibroker.broker.transactions.service import TransactionAnswer
+from minibroker.broker.transactions.state_machine import EndTransaction, ProducerIdAndEpoch
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.end_txn import EndTxnRequest, EndTxnResponse

@@ -19,8 +19,8 @@ from minibroker.broker.apis.config_alteration import (
     GROUP_TYPE,
     TOPIC_TYPE,
 )
+from minibroker.broker.metadata.configs import resource_names
 from minibroker.broker.metadata.image import CLIENT_METRICS, GROUP
-from minibroker.broker.metadata.resource_configs import resource_names
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.list_config_resources import (
     ConfigResource,

@@ -22,8 +22,11 @@ from minibroker.broker.patterns.expression import (
     PatternTooCostly,
 )
 from minibroker.broker.patterns.expression_parser import PATTERN_CHARS_MAX, InvalidPattern
-from minibroker.broker.transactions.metadata import TransactionMetadata
-from minibroker.broker.transactions.states import OTHER_STATE_NAMES, STATE_NAMES
+from minibroker.broker.transactions.metadata import (
+    OTHER_STATE_NAMES,
+    STATE_NAMES,
+    TransactionMetadata,
+)
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.list_transactions import (
     ListTransactionsRequest,

@@ -16,8 +16,8 @@ from minibroker.broker.settings.definitions import PERSONA
 
 if TYPE_CHECKING:
     from minibroker.broker.apis.base import ServedApi, ServedVersions
+    from minibroker.broker.personas.persona import Persona
     from minibroker.broker.settings import Settings
-    from minibroker.lab.personas.persona import Persona
 
 
 class Serving(NamedTuple):

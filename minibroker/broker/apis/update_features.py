@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
-from minibroker.broker.metadata.feature_updates import FeatureUpdate, UpgradeType
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.features import FeatureUpdate, UpgradeType
+from minibroker.broker.metadata.image import ChangeRejected
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.update_features import (
     FeatureUpdateKey,

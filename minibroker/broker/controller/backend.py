@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from minibroker.broker.controller.faults import FaultController
     from minibroker.broker.controller.journal import JournalController
     from minibroker.broker.controller.metadata_publisher import MetadataPublisher
-    from minibroker.broker.metadata.topics import ChangeRejected
+    from minibroker.broker.metadata.image import ChangeRejected
     from minibroker.lab.control.action_shapes import ActionResult, BrokerAction
 
 HEALTH_WAIT_S: Final = 1.0

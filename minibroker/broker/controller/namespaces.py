@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import trio
 
 from minibroker.broker.metadata.acls import Filter
+from minibroker.broker.metadata.image import ChangeRejected
 from minibroker.broker.metadata.store.tree import UnavailableError
-from minibroker.broker.metadata.topics import ChangeRejected
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import CONTROLLER, WORKER, role_name
 from minibroker.broker.process.messages import DeleteGroups

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.group import Group
-from minibroker.broker.groups.member import ClassicMember
+from minibroker.broker.groups.membership import ClassicMember
 from minibroker.broker.groups.states import GroupState
 from minibroker.broker.groups.subscription import assigned_partitions
 

@@ -225,30 +225,6 @@ Result = JoinResult | SyncResult | HeartbeatResult | CommitResult | LeaveResult 
 GroupAction = RebalanceRequested | AssignmentPlanned | MemberExpired | MemberFenced
 
 
-class MemberImage(NamedTuple):
-    """A member as stored in the log."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    subscription: bytes
-    assignment: bytes
-
-
-class GroupImage(NamedTuple):
-    """A group as stored in the log. It survives the crash of its worker."""
-
-    protocol_type: str
-    generation: int
-    protocol_name: str | None
-    leader: str | None
-    state_since_ms: int
-    members: tuple[MemberImage, ...]
-
-
 class GroupAnswer(NamedTuple):
     """Send a result to a waiter. Each waiter is answered once."""
 

@@ -1,17 +1,23 @@
 """The interface of a group, whatever its type.
 
 The group manager, the offsets log and the service use groups only through this interface, except in
-the requests of one group type, such as JoinGroup. It must never contain a rule of one type.
-Invariant: a group changes only in the handler of an event, which its ``GroupType`` names. Kafka's
+the requests of one group type, such as JoinGroup. It must never contain a rule of one type. To add
+a type, implement this class, add it to ``group_manager.GROUP_TYPES``, and add the decoders of its
+records to ``records.RECORD_DECODERS``. Invariant: a group changes only in ``handle``. Kafka's
 counterpart is the interface ``Group`` of its group coordinator.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from minibroker.broker.groups.events import Decision, Event, GroupRecord, Moment
+from minibroker.broker.groups.limits import GroupLimits
 from minibroker.broker.groups.offsets import OffsetTable
+from minibroker.broker.groups.states import PAST_TRANSITIONS_MAX, StateTransition
 from minibroker_protocol.errors import ErrorCode
 
 
@@ -24,11 +30,34 @@ class Group(ABC):
     type: ClassVar[str]
     """Kafka's name of the group type, as in ListGroups."""
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(
+        self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
+    ) -> None:
+        """Create an empty group."""
+        del time
         self.group_id = group_id
+        self.limits = limits
+        self.make_id = make_id
         self.holds_rebalances = False
         """Whether a rebalance that starts now is held."""
         self.offsets = OffsetTable()
+        self.past_transitions: deque[StateTransition] = deque(maxlen=PAST_TRANSITIONS_MAX)
+
+    @classmethod
+    @abstractmethod
+    def restore(
+        cls,
+        group_id: str,
+        records: Sequence[GroupRecord],
+        limits: GroupLimits,
+        make_id: Callable[[], str],
+        time: Moment,
+    ) -> Group:
+        """Create a group from its one or more records. Its first event must be ``Restored``."""
+
+    @abstractmethod
+    def handle(self, event: Event, time: Moment) -> list[Decision]:
+        """Handle an event and return the decisions, in the order in which to carry them out."""
 
     @property
     @abstractmethod

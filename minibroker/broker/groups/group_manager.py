@@ -1,24 +1,35 @@
-"""All groups that one I/O worker coordinates, and the offsets logs that store them.
+"""All groups that one I/O worker coordinates, of every type, and the offsets logs that store them.
 
-Owns the set of groups, and writes each change to an offsets log before it is acknowledged. It must
-never know waiting requests or a clock. Invariant: replaying the offsets logs gives the current
-groups, except for rebalances in progress and members that have not received an assignment. Kafka's
-counterpart is ``GroupMetadataManager`` (3.x), which also loads and cleans up.
+Owns the table of group types, the set of groups with one deadline for each, and writes each change
+to an offsets log before it is acknowledged. It must never know waiting requests, a clock, why a
+group has a deadline, or a rule of one type. Invariants: replaying the offsets logs gives the
+current groups, except for rebalances in progress and members that have not received an assignment;
+a group is due at or before its earliest deadline, and the memory is bounded by the number of
+groups, however often their deadlines move. Kafka's counterparts are ``GroupMetadataManager`` (3.x),
+which also loads and cleans up, ``Group.GroupType`` and ``SystemTimer``.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
+from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.events import GroupRecord, Moment
 from minibroker.broker.groups.group import Group
-from minibroker.broker.groups.group_types import GROUP_TYPES
-from minibroker.broker.groups.limits import GROUPS_MAX, OFFSETS_PER_GROUP_MAX, GroupLimits
-from minibroker.broker.groups.offsets import CommittedOffset
+from minibroker.broker.groups.limits import (
+    EXTRA_TIMERS_MAX,
+    GROUPS_MAX,
+    OFFSETS_PER_GROUP_MAX,
+    TIMERS_PER_GROUP_MAX,
+    GroupLimits,
+)
+from minibroker.broker.groups.offsets import CommittedOffset, PendingOffsets
 from minibroker.broker.groups.offsets_log import (
     OffsetsLog,
     OffsetsTransaction,
@@ -27,7 +38,6 @@ from minibroker.broker.groups.offsets_log import (
     commit_error,
     group_error,
 )
-from minibroker.broker.groups.pending_offsets import PendingOffsets
 from minibroker.broker.groups.records import CLASSIC, Entry, OffsetEntry
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
@@ -37,6 +47,9 @@ from minibroker_protocol.errors import ErrorCode
 _logger = logging.getLogger(__name__)
 
 GroupT = TypeVar("GroupT", bound=Group)
+
+GROUP_TYPES: Final[dict[str, type[Group]]] = {CLASSIC: ClassicGroup}
+"""The group types that this coordinator supports, by Kafka's name."""
 
 
 class GroupManager:
@@ -56,6 +69,7 @@ class GroupManager:
     ) -> None:
         self.limits = limits
         self.groups: dict[str, Group] = {}
+        self.timers = GroupTimers()
         self.offsets_logs: dict[int, OffsetsLog] = {}
         self.unloaded: dict[int, str] = {}
         """Partitions whose log could not be opened, each with the error. Their groups are unknown.
@@ -107,7 +121,7 @@ class GroupManager:
     def _restore(self, group_id: str, stored: StoredGroup, time: Moment) -> Group:
         group_type = GROUP_TYPES[stored.group_type]
         if not stored.records:
-            group = group_type.create(group_id, self.limits, self._make_id, time)
+            group = group_type(group_id, self.limits, self._make_id, time)
         else:
             records = tuple(stored.records.values())
             group = group_type.restore(group_id, records, self.limits, self._make_id, time)
@@ -134,7 +148,7 @@ class GroupManager:
                 GROUPS_MAX,
             )
             return None
-        group = self.groups[group_id] = GROUP_TYPES[group_type].create(
+        group = self.groups[group_id] = GROUP_TYPES[group_type](
             group_id, self.limits, self._make_id, time
         )
         return group
@@ -152,12 +166,14 @@ class GroupManager:
         if error is ErrorCode.NONE:
             self._discard_pending(group, pending)
             self.groups.pop(group.group_id, None)
+            self.timers.forget(group.group_id)
             self._stored.pop(group.group_id, None)
         return group_error(error)
 
     def unload(self) -> dict[int, OffsetsLog]:
         """Remove all groups and release the logs, which are returned unchanged."""
         self.groups.clear()
+        self.timers.clear()
         self.unloaded.clear()
         self._stored.clear()
         self._pending.clear()
@@ -313,3 +329,50 @@ class GroupManager:
         stored = self._stored.get(group.group_id) or StoredGroup()
         stored.offsets = group.offsets
         return stored
+
+
+class GroupTimers:
+    """The next deadline of each group. A timer that fires too early is harmless."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[float, str]] = []
+        self._scheduled: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        """Number of entries, with those that were replaced."""
+        return len(self._entries)
+
+    @property
+    def next(self) -> float:
+        """A time before which no group is due; infinite without groups."""
+        return self._entries[0][0] if self._entries else math.inf
+
+    def schedule(self, group_id: str, deadline: float | None) -> bool:
+        """Note a deadline; return whether it is the next one of all groups."""
+        scheduled = self._scheduled.get(group_id)
+        if deadline is None or (scheduled is not None and scheduled <= deadline):
+            return False
+        self._scheduled[group_id] = deadline
+        heapq.heappush(self._entries, (deadline, group_id))
+        if len(self._entries) > TIMERS_PER_GROUP_MAX * len(self._scheduled) + EXTRA_TIMERS_MAX:
+            self._entries = [(at, each) for each, at in self._scheduled.items()]
+            heapq.heapify(self._entries)
+        return self._entries[0][0] == deadline
+
+    def take_due(self, now: float) -> str | None:
+        """Remove and return a group that is due; None if there is none."""
+        while self._entries and self._entries[0][0] <= now:
+            deadline, group_id = heapq.heappop(self._entries)
+            if self._scheduled.get(group_id) == deadline:  # Not replaced by another one.
+                del self._scheduled[group_id]
+                return group_id
+        return None
+
+    def forget(self, group_id: str) -> None:
+        """Remove the deadline of a group."""
+        self._scheduled.pop(group_id, None)
+
+    def clear(self) -> None:
+        """Remove all deadlines."""
+        self._entries.clear()
+        self._scheduled.clear()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from minibroker.broker.groups.events import JoinRequested
 from minibroker.broker.settings import (
     GROUP_INITIAL_REBALANCE_DELAY_MS,
     GROUP_MAX_SESSION_TIMEOUT_MS,
@@ -21,6 +22,7 @@ from minibroker.broker.settings import (
     OFFSETS_RETENTION_MINUTES,
     Settings,
 )
+from minibroker_protocol.errors import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_S: Final = 300.0
 """A member that does not know its id yet can't send heartbeats. It is removed if its first join
@@ -96,3 +98,14 @@ class GroupLimits:
                 f"group.max.size={self.members_max} and offsets.retention.check.interval.ms="
                 f"{self.retention_check_interval_s * 1000:.0f} must be above 0"
             )
+
+    def join_error(self, group_id: str, event: JoinRequested) -> ErrorCode:
+        """The error of a join independently of the group's state, before a group is created."""
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        timeout = event.session_timeout_ms
+        if not self.session_timeout_ms_min <= timeout <= self.session_timeout_ms_max:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if sum(len(metadata) for _, metadata in event.protocols) > MEMBER_METADATA_BYTES_MAX:
+            return ErrorCode.POLICY_VIOLATION
+        return ErrorCode.NONE

@@ -1,20 +1,111 @@
-"""Membership of a group: members, instance ids, pending ids, waiting joins and the leader.
+"""Members of a classic group: their instance ids, pending ids, waiting requests and the leader.
 
 It must never know the group's state, the time or limits; decisions are made in ``classic_group``.
-Invariants: a member id is either pending or a member, never both; every instance id maps to a
-member; there is a leader if and only if there are members; the number of members that wait for a
-join response is kept up to date, not counted on demand. The bookkeeping half of Kafka's
-``ClassicGroup``.
+Invariants: a member never waits for a join and a sync at the same time; a member id is either
+pending or a member, never both; every instance id maps to a member; there is a leader if and only
+if there are members; the number of members that wait for a join response is kept up to date, not
+counted on demand. A client can't send heartbeats while it waits for a response, so its session does
+not expire then, except for a new member. Kafka's ``ClassicGroupMember``, and the bookkeeping half
+of its ``ClassicGroup``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
-from minibroker.broker.groups.events import JoinedMember, Protocols, Waiter
-from minibroker.broker.groups.member import ClassicMember
+from minibroker.broker.groups.events import JoinedMember, JoinRequested, Protocols, Waiter
+from minibroker.broker.groups.records import MemberMetadata
 from minibroker.broker.groups.subscription import subscribed_topics
+from minibroker_protocol.errors import ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassicMember:
+    """A member. ``expires_at`` is the end of its session without another heartbeat."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    join_waiter: Waiter | None = None
+    sync_waiter: Waiter | None = None
+    is_new: bool = False
+    expires_at: float | None = None
+
+    @property
+    def is_static(self) -> bool:
+        return self.group_instance_id is not None
+
+    @property
+    def awaits_join(self) -> bool:
+        return self.join_waiter is not None
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether the member may be removed when its session times out."""
+        return self.is_new or (self.join_waiter is None and self.sync_waiter is None)
+
+    def metadata(self, protocol_name: str) -> bytes:
+        """The member's metadata for the protocol; ``KeyError`` if it does not support it."""
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        raise KeyError(protocol_name)
+
+    def vote(self, candidates: Collection[str]) -> str:
+        """The member's most preferred candidate. It must support at least one of them."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+    def joined(self, protocol_name: str) -> JoinedMember:
+        return JoinedMember(self.member_id, self.group_instance_id, self.metadata(protocol_name))
+
+    def stored(self, protocol_name: str, assignment: bytes) -> MemberMetadata:
+        """The member as it is stored in the log, which has only the selected protocol."""
+        return MemberMetadata(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout=self.rebalance_timeout_ms,
+            session_timeout=self.session_timeout_ms,
+            subscription=self.metadata(protocol_name),
+            assignment=assignment,
+        )
+
+
+def new_member(event: JoinRequested, member_id: str) -> ClassicMember:
+    """Create a member from its first join, which waits."""
+    return ClassicMember(
+        member_id=member_id,
+        group_instance_id=event.group_instance_id,
+        client_id=event.client_id,
+        client_host=event.client_host,
+        session_timeout_ms=event.session_timeout_ms,
+        rebalance_timeout_ms=event.rebalance_timeout_ms,
+        protocols=event.protocols,
+        join_waiter=event.waiter,
+        is_new=True,
+    )
+
+
+def restore_member(stored: MemberMetadata, protocol_name: str) -> ClassicMember:
+    """Create a member from its record."""
+    return ClassicMember(
+        member_id=stored.member_id,
+        group_instance_id=stored.group_instance_id,
+        client_id=stored.client_id,
+        client_host=stored.client_host,
+        session_timeout_ms=stored.session_timeout,
+        rebalance_timeout_ms=stored.rebalance_timeout,
+        protocols=((protocol_name, stored.subscription),),
+        assignment=stored.assignment,
+    )
 
 
 class Membership:
@@ -48,6 +139,27 @@ class Membership:
 
     def static_member_id(self, group_instance_id: str) -> str | None:
         return self._static.get(group_instance_id)
+
+    def check(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Check that the member exists and is the current owner of its instance id."""
+        if group_instance_id is not None:
+            current = self._static.get(group_instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def assignments(self) -> dict[str, bytes]:
+        return {member.member_id: member.assignment for member in self}
+
+    def deadlines(self) -> Iterator[tuple[float, str, str]]:
+        """When sessions and pending ids expire, each with its kind and the member id."""
+        for member in self:
+            if member.expires_at is not None:
+                yield member.expires_at, "session", member.member_id
+        for member_id, expires_at in self.pending.items():
+            yield expires_at, "pending", member_id
 
     # -------------------------------------------------------------------- adding and removing
 
@@ -93,19 +205,13 @@ class Membership:
         if self.leader == old:
             self.leader = member_id
 
-    def update(
-        self,
-        member: ClassicMember,
-        protocols: Protocols,
-        *,
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
-    ) -> None:
+    def update(self, member: ClassicMember, source: JoinRequested | ClassicMember) -> None:
+        """Take the protocols and timeouts of a request, or of the member as it was."""
         self._protocol_support.subtract(_names(member.protocols))
-        self._protocol_support.update(_names(protocols))
-        member.protocols = protocols
-        member.session_timeout_ms = session_timeout_ms
-        member.rebalance_timeout_ms = rebalance_timeout_ms
+        self._protocol_support.update(_names(source.protocols))
+        member.protocols = source.protocols
+        member.session_timeout_ms = source.session_timeout_ms
+        member.rebalance_timeout_ms = source.rebalance_timeout_ms
 
     # ---------------------------------------------------------------------------- waiting
 

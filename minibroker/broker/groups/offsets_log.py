@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from minibroker.broker.groups.events import GroupRecord
-from minibroker.broker.groups.offsets import OffsetTable
-from minibroker.broker.groups.pending_offsets import PendingOffsets
+from minibroker.broker.groups.offsets import OffsetTable, PendingOffsets
 from minibroker.broker.groups.records import (
     CLASSIC,
     Entry,

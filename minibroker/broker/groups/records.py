@@ -1,6 +1,6 @@
 """Records of ``__consumer_offsets``, in Kafka's format.
 
-Owns the four record schemas and converts between them and the types of the rules; it must never
+Owns the four record schemas, and converts offsets; a group is stored as its schema. It must never
 know files or log offsets. Keys and values start with their version (int16); a value of None is a
 tombstone. Invariant: Kafka's ``OffsetsMessageFormatter`` and ``GroupMetadataMessageFormatter`` read
 the records written here, and decoding an encoded entry returns an equal entry. The versions written
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
-from minibroker.broker.groups.events import GroupImage, GroupRecord, MemberImage
+from minibroker.broker.groups.events import GroupRecord
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker_protocol.compiler import decoder, encode
 from minibroker_protocol.compiler.single import versioned_encoder
@@ -106,10 +106,10 @@ class OffsetEntry(NamedTuple):
 
 
 class GroupEntry(NamedTuple):
-    """The generation of a classic group; ``image`` is None if the group was deleted."""
+    """The generation of a classic group; ``metadata`` is None if the group was deleted."""
 
     group_id: str
-    image: GroupImage | None
+    metadata: GroupMetadataValue | None
 
     @property
     def group_type(self) -> str:
@@ -119,7 +119,7 @@ class GroupEntry(NamedTuple):
         return versioned(GroupMetadataKey(group=self.group_id), GROUP_KEY_VERSION)
 
     def encode_value(self) -> bytes | None:
-        return _group_value(self.image)
+        return None if self.metadata is None else versioned(self.metadata, GROUP_VALUE_VERSION)
 
     def tombstone(self) -> GroupEntry:
         return GroupEntry(self.group_id, None)
@@ -149,8 +149,11 @@ def _decode_offset(key: bytes, value: bytes | None) -> OffsetEntry:
 
 
 def _decode_classic_group(key: bytes, value: bytes | None) -> GroupEntry:
-    image = None if value is None else _image(read_versioned(GroupMetadataValue, value))
-    return GroupEntry(read_versioned(GroupMetadataKey, key).group, image)
+    metadata = None if value is None else read_versioned(GroupMetadataValue, value)
+    for member in () if metadata is None else metadata.members:
+        if member.rebalance_timeout < 0:  # Version 0 has one timeout for both.
+            member.rebalance_timeout = member.session_timeout
+    return GroupEntry(read_versioned(GroupMetadataKey, key).group, metadata)
 
 
 RECORD_DECODERS: Final[dict[int, Callable[[bytes, bytes | None], Entry]]] = {
@@ -194,57 +197,4 @@ def _committed(value: OffsetCommitValue) -> CommittedOffset:
         metadata=value.metadata,
         commit_ms=value.commit_timestamp,
         expire_ms=None if value.expire_timestamp == NO_EXPIRY else value.expire_timestamp,
-    )
-
-
-def _group_value(image: GroupImage | None) -> bytes | None:
-    if image is None:
-        return None
-    value = GroupMetadataValue(
-        protocol_type=image.protocol_type,
-        generation=image.generation,
-        protocol=image.protocol_name,
-        leader=image.leader,
-        current_state_timestamp=image.state_since_ms,
-        members=[
-            MemberMetadata(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout=member.rebalance_timeout_ms,
-                session_timeout=member.session_timeout_ms,
-                subscription=member.subscription,
-                assignment=member.assignment,
-            )
-            for member in image.members
-        ],
-    )
-    return versioned(value, GROUP_VALUE_VERSION)
-
-
-def _image(value: GroupMetadataValue) -> GroupImage:
-    members = (
-        MemberImage(
-            member_id=member.member_id,
-            group_instance_id=member.group_instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            # Version 0 has one timeout for both.
-            rebalance_timeout_ms=(
-                member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
-            ),
-            session_timeout_ms=member.session_timeout,
-            subscription=member.subscription,
-            assignment=member.assignment,
-        )
-        for member in value.members
-    )
-    return GroupImage(
-        protocol_type=value.protocol_type,
-        generation=value.generation,
-        protocol_name=value.protocol,
-        leader=value.leader,
-        state_since_ms=value.current_state_timestamp,
-        members=tuple(members),
     )

@@ -1,9 +1,9 @@
 """The group coordinator of an I/O worker: waiting requests, the timer and writes.
 
 Owns the waiting requests, the timer, and the order of writing before answering. The rules are in
-``group_state_machine``, storage is in ``group_manager``. It must never make decisions about a group
-itself. Invariant: a request is answered once, and only after the changes that it acknowledges are
-in an offsets log; the answer to a cancelled request is discarded. Kafka's counterpart is
+``classic_group``, storage and deadlines in ``group_manager``. It must never make decisions about a
+group itself. Invariant: a request is answered once, and only after the changes that it acknowledges
+are in an offsets log; the answer to a cancelled request is discarded. Kafka's counterpart is
 ``GroupCoordinatorService``, but without its threads and purgatories.
 """
 
@@ -57,14 +57,11 @@ from minibroker.broker.groups.events import (
 )
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.group_manager import GroupManager
-from minibroker.broker.groups.group_state_machine import validate_join
-from minibroker.broker.groups.group_types import GROUP_TYPES
-from minibroker.broker.groups.holds import NO_HOLD_POINTS, REBALANCE, HoldPoints
+from minibroker.broker.groups.hooks import NO_HOLD_POINTS, REBALANCE, HoldPoints, OnState
 from minibroker.broker.groups.limits import GROUPS_MAX, LOG_LINE_CHARACTERS_MAX, GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
 from minibroker.broker.groups.offsets_log import OffsetsTransaction
-from minibroker.broker.groups.state_changes import OnState, last_transition, report_transitions
-from minibroker.broker.groups.timers import GroupTimers
+from minibroker.broker.groups.states import StateTransition
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC
@@ -107,7 +104,6 @@ class GroupService:
         self._waiter = 0
         self._parked: dict[Waiter, trio.Event] = {}
         self._answers: dict[Waiter, Result] = {}
-        self._timers = GroupTimers()
         self._cleanup_at = now() + limits.retention_check_interval_s
         self._wakeup = trio.Event()
         self.can_store = True
@@ -147,7 +143,7 @@ class GroupService:
     async def run(self) -> None:
         """Run the timers of all groups until cancelled."""
         while True:
-            with trio.move_on_at(min(self._timers.next, self._cleanup_at)):
+            with trio.move_on_at(min(self._manager.timers.next, self._cleanup_at)):
                 await self._wakeup.wait()
             self._wakeup = trio.Event()
             self._run_due()
@@ -161,7 +157,6 @@ class GroupService:
         for group in groups:
             self._handle_event(group, Removed())
         (self._manager.unload if keep_logs else self._manager.clear)()
-        self._timers.clear()
         return len(groups)
 
     # ------------------------------------------------------------------------ member requests
@@ -171,7 +166,7 @@ class GroupService:
 
         This and the following methods set the waiter of the event.
         """
-        error = validate_join(self.limits, group_id, event)
+        error = self.limits.join_error(group_id, event)
         loaded = self._manager.is_loaded(group_id)
         if error is ErrorCode.NONE and not (loaded and self.can_store):
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -436,16 +431,17 @@ class GroupService:
 
     def _handle_event(self, group: Group, event: Event) -> None:
         """Pass an event to a group and carry out its decisions."""
-        since = last_transition(group)
+        since = group.past_transitions[-1] if group.past_transitions else None
         next_event: Event | None = event
         group.holds_rebalances = self._hold_points.may_hold(REBALANCE, group.group_id)
         while next_event is not None:
-            decisions = GROUP_TYPES[group.type].handle(group, next_event, self._moment())
+            decisions = group.handle(next_event, self._moment())
             next_event = None
             for decision in decisions:
                 next_event = self._execute(group, decision)
         report_transitions(self.on_state, group, since)
-        self._schedule(group)
+        if self._manager.timers.schedule(group.group_id, group.next_deadline):
+            self._wakeup.set()
 
     def _execute(self, group: Group, decision: Decision) -> Event | None:
         if isinstance(decision, GroupAnswer):
@@ -471,14 +467,9 @@ class GroupService:
 
     # ------------------------------------------------------------------------------- time
 
-    def _schedule(self, group: Group) -> None:
-        """Schedule the group's next deadline."""
-        if self._timers.schedule(group.group_id, group.next_deadline):
-            self._wakeup.set()
-
     def _run_due(self) -> None:
         now = self._now()
-        while (group_id := self._timers.take_due(now)) is not None:
+        while (group_id := self._manager.timers.take_due(now)) is not None:
             group = self._manager.groups.get(group_id)
             if group is not None:
                 self._handle_event(group, TimePassed())
@@ -496,5 +487,19 @@ class GroupService:
         error = self._manager.delete(group, self._wall_ms())
         if error is ErrorCode.NONE:
             self._handle_event(group, Removed())
-            self._timers.forget(group.group_id)
         return error
+
+
+def report_transitions(
+    on_state: OnState | None, group: Group, since: StateTransition | None
+) -> None:
+    """Report the transitions of a group after one of them, also several in one event."""
+    if on_state is None:
+        return
+    new: list[StateTransition] = []
+    for transition in reversed(group.past_transitions):
+        if transition is since:
+            break
+        new.append(transition)
+    for _, before, _, after in reversed(new):
+        on_state("group", group.group_id, before.value, after.value)

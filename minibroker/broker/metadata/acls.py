@@ -7,11 +7,10 @@ Owns the validation of requests and the text of each rejection; the meaning of A
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from minibroker.broker.metadata.image import AclsChanged, Image
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import AclsChanged, ChangeRejected, Image, Plan, plan_of
 from minibroker.broker.security.acl import (
     CLUSTER_NAME,
     WILDCARD,
@@ -29,6 +28,10 @@ from minibroker_protocol.errors import ErrorCode
 _NO_FILTER: Final = ChangeRejected(
     ErrorCode.INVALID_REQUEST, "The filter has an element that is not known."
 )
+
+
+MatchingAcls = list[tuple[Pattern, AclRule]]
+"""The ACLs that a filter matches."""
 
 
 class Binding(NamedTuple):
@@ -91,8 +94,10 @@ def _problem(wanted: Binding) -> str | None:
     return None
 
 
-def plan_creation(image: Image, wanted: Sequence[Binding]) -> list[AclsChanged | ChangeRejected]:
-    """Return for each ACL the new ACLs of its pattern, or the reason of its rejection."""
+def plan_acl_creation(
+    image: Image, wanted: Sequence[Binding]
+) -> Plan[tuple[ChangeRejected | None, ...]]:
+    """Plan the new ACLs of each pattern; answer with the rejection of each ACL."""
     plans: list[AclsChanged | ChangeRejected] = []
     after: dict[Pattern, tuple[AclRule, ...]] = {}
     for one in wanted:
@@ -104,7 +109,7 @@ def plan_creation(image: Image, wanted: Sequence[Binding]) -> list[AclsChanged |
         rules = after.get(pattern, image.acls.get(pattern, ()))
         after[pattern] = rules if rule in rules else (*rules, rule)
         plans.append(AclsChanged(pattern, after[pattern]))
-    return plans
+    return plan_of(plans)
 
 
 def check_search(wanted: Filter) -> ChangeRejected | None:
@@ -160,11 +165,11 @@ def _matches_rule(rule: AclRule, wanted: Filter) -> bool:
     )
 
 
-def plan_deletion(
+def plan_acl_deletion(
     image: Image, wanted: Sequence[Filter]
-) -> tuple[list[list[tuple[Pattern, AclRule]] | ChangeRejected], list[AclsChanged]]:
-    """Return what each filter matches, or why it is invalid, and the new ACLs of the patterns."""
-    answers: list[list[tuple[Pattern, AclRule]] | ChangeRejected] = []
+) -> Plan[list[MatchingAcls | ChangeRejected]]:
+    """Plan the new ACLs of the patterns; answer with what each filter matches, or its rejection."""
+    answers: list[MatchingAcls | ChangeRejected] = []
     deleted: dict[Pattern, set[AclRule]] = {}
     for one in wanted:
         found = check_filter(one) or list(find(image.acls, one))
@@ -176,4 +181,15 @@ def plan_deletion(
         AclsChanged(pattern, tuple(rule for rule in image.acls[pattern] if rule not in rules))
         for pattern, rules in deleted.items()
     ]
-    return answers, changes
+    return Plan(answers, changes)
+
+
+def differing_acls(
+    image: Image, stored: Mapping[Pattern, tuple[AclRule, ...]]
+) -> list[AclsChanged]:
+    """Return the stored ACLs of patterns that differ from the image."""
+    return [
+        AclsChanged(pattern, rules)
+        for pattern, rules in stored.items()
+        if set(rules) != set(image.acls.get(pattern, ()))
+    ]

@@ -13,15 +13,9 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
-from minibroker.broker.metadata import (
-    layout,
-    stored_acls,
-    stored_configs,
-    stored_features,
-    stored_topics,
-)
+from minibroker.broker.metadata import layout, stored_acls, stored_configs, stored_topics
 from minibroker.broker.metadata.configs import KINDS
-from minibroker.broker.metadata.features import with_defaults
+from minibroker.broker.metadata.features import load_features, with_defaults
 from minibroker.broker.metadata.foreign_topics import accept_topic
 from minibroker.broker.metadata.image import (
     TOPIC,
@@ -168,7 +162,7 @@ def _check_new_store(requested: str | None, found_logs: FoundLogs) -> None:
 
 async def load_configs(store: Store, settings: Settings) -> list[Change]:
     """Read feature levels, configs of all resources but topics, and ACLs if they are used."""
-    levels = with_defaults(await stored_features.load(store), settings[PERSONA])
+    levels = with_defaults(await load_features(store), settings[PERSONA])
     found: list[Change] = [FeaturesChanged(levels)]
     if settings[AUTHORIZER_CLASS_NAME]:
         try:

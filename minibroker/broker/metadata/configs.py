@@ -1,9 +1,11 @@
-"""Rules for configs: what may be set for topics and brokers, and the resulting config.
+"""Rules for configs: what may be set for topics, brokers, loggers, groups and client metrics.
 
 Owns the four operations on a config, the validation of names and values, and the error of each
-rejection. It must never store anything or know a message. Invariant: every role can read the result
-of a plan, and a rejected alteration changes nothing. Kafka's ``ConfigAdminManager`` and
-``ConfigurationControlManager``.
+rejection. It must never store anything or know a message. Invariants: every role can read the
+result of a plan, and a rejected alteration changes nothing; the root logger always has a level; a
+group's or subscription's key in the image is its name in the encoding of users' names, because a
+name may have a slash and the store has a node for it. Kafka's ``ConfigAdminManager``,
+``ConfigurationControlManager``, ``ControllerConfigurationValidator`` and ``RuntimeLoggerManager``.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from minibroker.broker.metadata.image import (
     BROKER,
@@ -26,13 +28,14 @@ from minibroker.broker.metadata.image import (
     IP,
     TOPIC,
     USER,
+    ChangeRejected,
     ConfigChanged,
     Image,
+    Plan,
+    plan_of,
 )
-from minibroker.broker.metadata.loggers import plan_levels
-from minibroker.broker.metadata.resource_configs import resource_config, resource_problem
-from minibroker.broker.metadata.topics import ChangeRejected, name_problem
-from minibroker.broker.quotas.entity import sanitize
+from minibroker.broker.metadata.topics import name_problem
+from minibroker.broker.quotas.entity import desanitize, sanitize
 from minibroker.broker.quotas.types import CLIENT_QUOTA_KEYS, CONNECTION_CREATION_RATE
 from minibroker.broker.security.delegation_token import decode_token
 from minibroker.broker.settings import (
@@ -59,6 +62,8 @@ from minibroker.broker.settings.dynamic import (
     thread_count_problems,
     valid_entries,
 )
+from minibroker.broker.settings.groups import group_problem
+from minibroker.broker.settings.loggers import LEVELS, LOGGERS, ROOT_LOGGER
 from minibroker.broker.settings.setting import GROUP_SETTINGS, broker_setting
 from minibroker.broker.settings.topics import parse_topic_value
 from minibroker.broker.settings.types import BadValueError, HostLimit, Kind
@@ -69,6 +74,16 @@ KINDS = (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS, DELEGATION_TOKE
 
 _OVERRIDES = MAX_CONNECTIONS_PER_IP_OVERRIDES
 
+RESOURCES_MAX: Final[Mapping[str, int]] = {GROUP: 10_000, CLIENT_METRICS: 100}
+"""How many resources of each kind may have configs: every process keeps them in memory."""
+
+NAME_MAX: Final = 255
+"""Characters of a name, as encoded: it is the name of a node."""
+
+_UNNAMED: Final[Mapping[str, str]] = {
+    GROUP: "Default group resources are not allowed.",
+    CLIENT_METRICS: "Subscription name can't be empty",
+}
 
 CREDENTIAL_KEYS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 """Keys of SCRAM credentials, which are stored with a user's quotas and do not change with them."""
@@ -110,6 +125,19 @@ UnusableKeys = Callable[[Configs], Sequence[str]]
 def all_keys_usable(_configs: Configs) -> Sequence[str]:
     """Report no unusable keys: the default without TLS listeners."""
     return ()
+
+
+def plan_alterations(
+    image: Image,
+    settings: Settings,
+    requested: Sequence[Alteration],
+    unresolvable: Collection[str] = (),
+    unusable_keys: UnusableKeys = all_keys_usable,
+) -> Plan[tuple[ChangeRejected | None, ...]]:
+    """Plan alterations independently of each other."""
+    return plan_of(
+        plan_alteration(image, settings, one, unresolvable, unusable_keys) for one in requested
+    )
 
 
 def plan_alteration(
@@ -342,6 +370,84 @@ def _reject_other_broker(settings: Settings, name: str) -> ChangeRejected | None
     else:
         text = f"Unexpected broker id, expected {own}, but received {name}"
     return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
+
+
+def resource_config(image: Image, kind: str, name: str) -> Mapping[str, str]:
+    """What is set for a group or a subscription of client metrics, by its real name."""
+    return image.configs.get((kind, sanitize(name)), EMPTY)
+
+
+def resource_names(image: Image, kind: str) -> list[str]:
+    """The real names of groups or client metrics with configs, sorted."""
+    return sorted(desanitize(name) for known, name in image.configs if known == kind)
+
+
+def resource_problem(
+    image: Image, settings: Settings, kind: str, name: str, config: Mapping[str, str]
+) -> ChangeRejected | None:
+    """Why a group or client metrics cannot have this config, or None if it can."""
+    if not name:
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, _UNNAMED[kind])
+    key = sanitize(name)
+    if len(key) > NAME_MAX:
+        text = f"The name is longer than {NAME_MAX} characters"
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
+    known = sum(each == kind for each, _ in image.configs)
+    if config and (kind, key) not in image.configs and known >= RESOURCES_MAX[kind]:
+        text = f"Only {RESOURCES_MAX[kind]} resources of this type can have configs"
+        return ChangeRejected(ErrorCode.POLICY_VIOLATION, text)
+    if kind == GROUP:
+        problem = group_problem(settings, config)
+        return ChangeRejected(ErrorCode.INVALID_CONFIG, problem) if problem else None
+    try:
+        check_client_metrics(config)
+    except InvalidSubscription as error:
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, str(error))
+    except BadValueError as error:
+        return ChangeRejected(ErrorCode.INVALID_CONFIG, str(error))
+    return None
+
+
+def plan_levels(
+    image: Image, settings: Settings, name: str, operations: Sequence[ConfigOperation]
+) -> ConfigChanged | ChangeRejected:
+    """Return the levels of this broker's loggers after the operations, or why nothing changes.
+
+    The name of an operation is that of a logger, and its value is a level.
+    """
+    own = str(settings[NODE_ID])
+    if name != own:
+        is_number = name.isascii() and name.isdigit()
+        text = f"Node id must be an integer, but it is: {name}"
+        if is_number:
+            text = f"Unexpected node id. Expected {own}, but received {name}"
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
+    levels = dict(image.configs.get((BROKER_LOGGER, own), EMPTY))
+    for logger, op, level in operations:
+        problem = _level_problem(logger, op, level)
+        if problem is not None:
+            return problem
+        if op == Op.SET and level is not None:
+            levels[logger] = level
+        else:
+            levels.pop(logger, None)
+    return ConfigChanged(BROKER_LOGGER, own, levels)
+
+
+def _level_problem(logger: str, op: int, level: str | None) -> ChangeRejected | None:
+    if op not in (Op.SET, Op.DELETE):
+        text = "Only SET and DELETE are allowed for the BROKER_LOGGER resource"
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
+    if logger not in LOGGERS:
+        return ChangeRejected(ErrorCode.INVALID_CONFIG, f"Logger {logger} does not exist!")
+    if op == Op.SET and level not in LEVELS:
+        text = f"Cannot set the log level of {logger} to {level} as it is not a supported log level"
+        text += f". Valid log levels are {', '.join(sorted(LEVELS))}"
+        return ChangeRejected(ErrorCode.INVALID_CONFIG, text)
+    if op == Op.DELETE and logger == ROOT_LOGGER:
+        text = "Removing the log level of the root logger is not allowed"
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
+    return None
 
 
 def _altered(

@@ -1,45 +1,60 @@
-"""The controller: the only writer of topics, configs and producer id blocks.
+"""The controller: the only writer of the cluster's metadata.
 
-Owns the order plan, store, image: a change is planned on the image, stored, and only then applied
-to the image and returned to be published. It must never know how it is published. Invariant: a
-returned change is in the store, so a restarted controller starts with an image that contains it.
-Updates are numbered in the order in which methods return them; publish them in that order, so do
-not wait in between. Kafka's ``QuorumController`` and, for the store, its ``KafkaController``.
+Owns the order plan, store, image for every kind of change. The rules are pure functions of an image
+and a request: ``topics``, ``configs``, ``quotas``, ``credentials``, ``delegation_tokens``,
+``features`` and ``acls`` plan the changes and the answer. `steps_of` is how each kind of change
+is stored, and ``image.apply`` what it changes in the image. The controller must never authorize a
+change or know how it is published. Invariants: a returned change is in the store, so a restarted
+controller starts with an image that contains it, and a change that could not be stored is in no
+image; neither a controller epoch nor a producer id is used twice, whichever process dies. Updates
+are numbered in the order in which methods return them; publish them in that order, so do not wait
+in between. Kafka's ``QuorumController`` and, for the store, its ``KafkaController``.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from minibroker.broker.metadata import (
-    bootstrap,
-    layout,
-    producer_ids,
-    stored_configs,
-    stored_topics,
+from minibroker.broker.metadata import bootstrap, layout, stored_acls, stored_configs, stored_topics
+from minibroker.broker.metadata.acls import (
+    Binding,
+    Filter,
+    MatchingAcls,
+    differing_acls,
+    plan_acl_creation,
+    plan_acl_deletion,
 )
 from minibroker.broker.metadata.configs import (
     KINDS,
     Alteration,
     UnusableKeys,
     all_keys_usable,
-    plan_alteration,
+    plan_alterations,
 )
+from minibroker.broker.metadata.credentials import CredentialChange, plan_credentials
+from minibroker.broker.metadata.features import FeatureUpdate, feature_steps, plan_feature_updates
 from minibroker.broker.metadata.foreign_topics import AppliedTopics, accept_topic
 from minibroker.broker.metadata.image import (
+    AclsChanged,
     Broker,
     BrokerChanged,
+    BrokerGone,
     Change,
+    ChangeRejected,
     ConfigChanged,
+    FeaturesChanged,
+    FinalizedLevels,
     Image,
+    MetadataRestored,
     PartitionsAdded,
+    Plan,
     Reset,
     Topic,
     TopicCreated,
@@ -48,24 +63,9 @@ from minibroker.broker.metadata.image import (
     Uuid,
     apply,
     apply_update,
+    plan_of,
 )
-from minibroker.broker.metadata.mutations import (
-    Allow,
-    FreeBytes,
-    MutationLimits,
-    allow_all,
-    unlimited,
-)
-from minibroker.broker.metadata.outcomes import (
-    ConfigOutcome,
-    TopicOutcome,
-    TopicOutcomes,
-    duplicate_topic_outcome,
-    reject_all,
-    unavailable_rejection,
-)
-from minibroker.broker.metadata.quotas import QuotaChange, plan_change, sharded_problem
-from minibroker.broker.metadata.snapshot_controller import SnapshotController
+from minibroker.broker.metadata.quotas import QuotaChange, plan_quotas
 from minibroker.broker.metadata.store.tree import (
     BadVersionError,
     Delete,
@@ -73,24 +73,32 @@ from minibroker.broker.metadata.store.tree import (
     NoNodeError,
     NotEmptyError,
     Operation,
-    Set,
     Store,
     StoreError,
     UnavailableError,
+    UnwritableError,
 )
 from minibroker.broker.metadata.topic_recovery import FoundLogs, rebuild_topics
 from minibroker.broker.metadata.topics import (
-    ChangeRejected,
+    Allow,
+    FreeBytes,
+    MutationLimits,
     NewPartitions,
     NewTopic,
-    plan_creation,
+    TopicOutcome,
+    allow_all,
+    plan_additions,
+    plan_creations,
     plan_deletion,
-    plan_new_partitions,
+    plan_deletions,
+    reject_topics,
     topics_at_start,
+    unlimited,
 )
-from minibroker.broker.metadata.user_controller import Plans
-from minibroker.broker.settings import BROKER_RACK, DELETE_TOPIC_ENABLE, NODE_ID, Settings
+from minibroker.broker.security.acl import AclRule, Pattern
+from minibroker.broker.settings import BROKER_RACK, DELETE_TOPIC_ENABLE, NODE_ID, PERSONA, Settings
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.types import uuid_text
 
 ATTEMPTS_MAX = 5
 """How often a change is tried if other programs change the same nodes."""
@@ -98,11 +106,30 @@ ATTEMPTS_MAX = 5
 CONFLICTS = (NodeExistsError, NoNodeError, BadVersionError, NotEmptyError)
 """Errors of the store after a concurrent change by another program."""
 
+PRODUCER_IDS_PER_BLOCK: Final = 1000
 
-Result = TypeVar("Result", TopicOutcomes, ConfigOutcome, AppliedTopics)
+KEPT_PATHS: Final = (layout.CONTROLLER_EPOCH, layout.PRODUCER_IDS)
+"""Nodes whose numbers only grow: a snapshot that is restored leaves them alone."""
 
 
-class ClusterController(SnapshotController):
+class TopicOutcomes(NamedTuple):
+    """The outcome for each topic, and the updates to publish."""
+
+    topics: tuple[TopicOutcome, ...]
+    updates: list[Update]
+
+
+class ConfigOutcome(NamedTuple):
+    """Why each of several configs was not changed, None if it was, and the updates to publish."""
+
+    rejections: tuple[ChangeRejected | None, ...]
+    updates: list[Update]
+
+
+AnswerT = TypeVar("AnswerT")
+
+
+class ClusterController:
     """Cluster metadata with its store; only one controller uses a store at a time."""
 
     def __init__(
@@ -172,6 +199,8 @@ class ClusterController(SnapshotController):
         """The newest image, which contains all updates that were returned for publishing."""
         return self._image
 
+    # ------------------------------------------------------------------------- changes by kind
+
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False, allow: Allow = allow_all
     ) -> TopicOutcomes:
@@ -180,60 +209,26 @@ class ClusterController(SnapshotController):
         ``allow`` returns whether so many partitions may be created.
         """
         limits = MutationLimits(allow, counts=not validate_only, free_bytes=self._free_bytes)
-
-        async def attempt() -> TopicOutcomes:
-            repeated = _repeated(new.name for new in topics)
-            image, changes, outcomes = self._image, list[TopicCreated](), []
-            for new in topics:
-                if new.name in repeated:
-                    outcomes.append(duplicate_topic_outcome(new.name))
-                    continue
-                plan = plan_creation(image, self._settings, new, self._new_topic_id())
-                if not isinstance(plan, ChangeRejected):
-                    plan = limits.check(new.name, plan, len(plan.topic.partitions))
-                if isinstance(plan, ChangeRejected):
-                    outcomes.append(TopicOutcome(new.name, plan))
-                    continue
-                outcomes.append(TopicOutcome(new.name, None, plan.topic, plan.config))
-                changes.append(plan)
-                image = apply(image, plan)  # so that later topics see it
-            if validate_only:
-                return TopicOutcomes(tuple(outcomes), [])
-            operations = list[Operation]()
-            for created in changes:
-                operations += await stored_topics.creation(self._store, created)
-            return TopicOutcomes(tuple(outcomes), await self._commit(operations, changes))
-
         names = [new.name for new in topics]
-        return await self._retry_on_conflict(names, attempt, partial(reject_all, names))
+        answer = await self._change(
+            lambda image: plan_creations(image, self._settings, topics, limits, self._new_topic_id),
+            partial(reject_topics, names),
+            topics=names,
+            validate_only=validate_only,
+        )
+        return TopicOutcomes(*answer)
 
     async def delete_topics(
         self, names: Sequence[str], *, allow: Allow = allow_all
     ) -> TopicOutcomes:
         """Delete topics independently, by name."""
         limits = MutationLimits(allow)
-
-        async def attempt() -> TopicOutcomes:
-            repeated = _repeated(names)
-            changes, outcomes = list[TopicDeleted](), []
-            for name in names:
-                if name in repeated:
-                    outcomes.append(duplicate_topic_outcome(name))
-                    continue
-                plan = plan_deletion(self._image, name)
-                if not isinstance(plan, ChangeRejected):
-                    plan = limits.check(name, plan, len(plan.partitions))
-                if isinstance(plan, ChangeRejected):
-                    outcomes.append(TopicOutcome(name, plan))
-                    continue
-                outcomes.append(TopicOutcome(name, None, plan))
-                changes.append(TopicDeleted(plan.name, plan.topic_id))
-            operations = list[Operation]()
-            for deleted in changes:
-                operations += await stored_topics.deletion(self._store, deleted.name)
-            return TopicOutcomes(tuple(outcomes), await self._commit(operations, changes))
-
-        return await self._retry_on_conflict(names, attempt, partial(reject_all, names))
+        answer = await self._change(
+            lambda image: plan_deletions(image, names, limits),
+            partial(reject_topics, names),
+            topics=names,
+        )
+        return TopicOutcomes(*answer)
 
     async def create_partitions(
         self,
@@ -244,31 +239,14 @@ class ClusterController(SnapshotController):
     ) -> TopicOutcomes:
         """Add partitions to topics independently."""
         limits = MutationLimits(allow, counts=not validate_only, free_bytes=self._free_bytes)
-
-        async def attempt() -> TopicOutcomes:
-            repeated = _repeated(new_partitions.name for new_partitions in requested)
-            changes, outcomes, operations = list[PartitionsAdded](), [], list[Operation]()
-            for new_partitions in requested:
-                if new_partitions.name in repeated:
-                    outcomes.append(duplicate_topic_outcome(new_partitions.name))
-                    continue
-                plan = plan_new_partitions(self._image, new_partitions)
-                if not isinstance(plan, ChangeRejected):
-                    plan = limits.check(new_partitions.name, plan, len(plan))
-                if isinstance(plan, ChangeRejected):
-                    outcomes.append(TopicOutcome(new_partitions.name, plan))
-                    continue
-                topic = self._image.topics[new_partitions.name]
-                extended = topic._replace(partitions=topic.partitions + plan)
-                outcomes.append(TopicOutcome(new_partitions.name, None, extended))
-                changes.append(PartitionsAdded(new_partitions.name, plan))
-                operations.append(await stored_topics.addition(self._store, topic, extended))
-            if validate_only:
-                return TopicOutcomes(tuple(outcomes), [])
-            return TopicOutcomes(tuple(outcomes), await self._commit(operations, changes))
-
         names = [new_partitions.name for new_partitions in requested]
-        return await self._retry_on_conflict(names, attempt, partial(reject_all, names))
+        answer = await self._change(
+            lambda image: plan_additions(image, requested, limits),
+            partial(reject_topics, names),
+            topics=names,
+            validate_only=validate_only,
+        )
+        return TopicOutcomes(*answer)
 
     async def alter_configs(
         self,
@@ -278,16 +256,15 @@ class ClusterController(SnapshotController):
         unusable_keys: UnusableKeys = all_keys_usable,
         validate_only: bool = False,
     ) -> ConfigOutcome:
-        """Change the configs of topics and brokers independently (see `plan_alteration`)."""
-
-        def plan() -> list[ConfigChanged | ChangeRejected]:
-            image, settings = self._image, self._settings
-            return [
-                plan_alteration(image, settings, one, unresolvable, unusable_keys)
-                for one in requested
-            ]
-
-        return await self._store_configs(plan, validate_only=validate_only)
+        """Change the configs of resources independently (see `plan_alterations`)."""
+        answer = await self._change(
+            lambda image: plan_alterations(
+                image, self._settings, requested, unresolvable, unusable_keys
+            ),
+            lambda rejection: (rejection,) * len(requested),
+            validate_only=validate_only,
+        )
+        return ConfigOutcome(*answer)
 
     async def alter_quotas(
         self,
@@ -296,24 +273,155 @@ class ClusterController(SnapshotController):
         unresolvable: Collection[str] = (),
         validate_only: bool = False,
     ) -> ConfigOutcome:
-        """Change the quotas of entities independently (see `plan_change`)."""
+        """Change the quotas of entities independently (see `plan_quotas`)."""
+        answer = await self._change(
+            lambda image: plan_quotas(image, self._settings, requested, unresolvable),
+            lambda rejection: (rejection,) * len(requested),
+            validate_only=validate_only,
+        )
+        return ConfigOutcome(*answer)
 
-        def plan() -> list[ConfigChanged | ChangeRejected]:
-            repeated = {
-                entity for entity, n in Counter(one.entity for one in requested).items() if n > 1
-            }
-            plans: list[ConfigChanged | ChangeRejected] = []
-            for one in requested:
-                problem = sharded_problem(self._settings, one)
-                if one.entity in repeated:
-                    problem = "Ignoring duplicate entity"
-                if problem is not None:
-                    plans.append(ChangeRejected(ErrorCode.INVALID_REQUEST, problem))
-                else:
-                    plans.append(plan_change(self._image, one, unresolvable))
-            return plans
+    async def alter_credentials(
+        self, requested: Sequence[CredentialChange]
+    ) -> tuple[dict[str, ChangeRejected | None], list[Update]]:
+        """Change SCRAM credentials; return the rejections by user, and the updates."""
+        users = list(dict.fromkeys(change.user for change in requested))
+        rejections, updates = await self._change(
+            lambda image: plan_of(plan_credentials(image, requested).values()),
+            lambda rejection: (rejection,) * len(users),
+        )
+        return dict(zip(users, rejections, strict=True)), updates
 
-        return await self._store_configs(plan, validate_only=validate_only)
+    async def change_tokens(
+        self, plan: Callable[[Image], Sequence[ConfigChanged | ChangeRejected]]
+    ) -> ConfigOutcome:
+        """Change delegation tokens by a plan, which is called with the newest image."""
+        answer = await self._change(
+            lambda image: plan_of(plan(image)),
+            lambda rejection: (rejection,) * len(plan(self._image)),
+        )
+        return ConfigOutcome(*answer)
+
+    def new_token_id(self) -> str:
+        """Return an id that no token had before."""
+        return uuid_text(bootstrap.new_uuid(self._random))
+
+    async def update_features(
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
+    ) -> tuple[ChangeRejected | None, list[Update]]:
+        """Change levels, all or none; return the rejection, and the updates to publish."""
+        return await self._change(
+            lambda image: plan_feature_updates(image, updates, self._settings[PERSONA]),
+            lambda rejection: rejection,
+            validate_only=validate_only,
+        )
+
+    async def create_acls(
+        self, requested: Sequence[Binding]
+    ) -> tuple[tuple[ChangeRejected | None, ...], list[Update]]:
+        """Add ACLs independently; return the rejections and the updates to publish."""
+        plan = partial(plan_acl_creation, wanted=requested)
+        return await self._change(
+            plan,
+            lambda rejection: tuple(invalid or rejection for invalid in plan(self._image).answer),
+        )
+
+    async def delete_acls(
+        self, requested: Sequence[Filter]
+    ) -> tuple[list[MatchingAcls | ChangeRejected], list[Update]]:
+        """Delete the ACLs that match each filter; return them or a rejection, and the updates."""
+        plan = partial(plan_acl_deletion, wanted=requested)
+        return await self._change(
+            plan,
+            lambda rejection: [
+                rejection if isinstance(answer, list) and answer else answer
+                for answer in plan(self._image).answer
+            ],
+        )
+
+    async def reset(self) -> list[Update]:
+        """Delete every topic; recreate the internal ones at once, empty and with new ids.
+
+        Producer ids are not reset, so that no id is used by two producers.
+        """
+
+        async def attempt() -> list[Update]:
+            internal = [topic for topic in self._image.topics.values() if topic.internal]
+            created = [topic._replace(topic_id=self._new_topic_id()) for topic in internal]
+            return await self._commit([Reset(tuple(created))])
+
+        async with self._lock:
+            return await self._retry_on_conflict(list(self._image.topics), attempt)
+
+    async def allocate_producer_ids(self) -> layout.ProducerIdBlock:
+        """Return a block of producer ids that was never returned before."""
+        async with self._lock:
+            return await next_producer_ids(self._store, self._settings[NODE_ID])
+
+    async def _change(
+        self,
+        plan: Callable[[Image], Plan[AnswerT]],
+        reject: Callable[[ChangeRejected], AnswerT],
+        *,
+        topics: Collection[str] = (),
+        validate_only: bool = False,
+    ) -> tuple[AnswerT, list[Update]]:
+        """Plan a request, store its changes and apply them; return its answer and the updates.
+
+        ``topics`` are those that another program may have changed. ``reject`` returns the answer if
+        the store is unavailable.
+        """
+
+        async def attempt() -> tuple[AnswerT, list[Update]]:
+            answer, changes = plan(self._image)
+            configs = [change[:2] for change in changes if isinstance(change, ConfigChanged)]
+            if configs:  # Another program may have written them since.
+                differing = await stored_configs.differences(self._store, self._image, configs)
+                self._pending_updates = self._advance(differing)
+                answer, changes = plan(self._image)
+            if validate_only:
+                return answer, self._advance([])
+            return answer, await self._commit(changes)
+
+        async with self._lock:
+            try:
+                return await self._retry_on_conflict(topics, attempt)
+            except UnavailableError as error:
+                return reject(unavailable_rejection(error)), []
+
+    async def _retry_on_conflict(
+        self, topics: Collection[str], attempt: Callable[[], Awaitable[AnswerT]]
+    ) -> AnswerT:
+        """Try a change; after a conflict, apply what other programs wrote and try again."""
+        for _ in range(ATTEMPTS_MAX - 1):
+            try:
+                return await attempt()
+            except CONFLICTS:
+                for name in topics:
+                    await self._apply_topic(name)
+        return await attempt()
+
+    async def _commit(self, changes: Sequence[Change]) -> list[Update]:
+        """Write changes to the store, then apply them to the image; return the updates."""
+        operations = await steps_of(self._store, self._image, changes)
+        if operations:
+            await self._store.multi(operations)
+        return self._advance(changes)
+
+    def _advance(self, changes: Sequence[Change]) -> list[Update]:
+        """Apply changes to the image; return the pending updates and the new one."""
+        waiting, self._pending_updates = self._pending_updates, []
+        if not changes:
+            return waiting
+        image = self._image
+        update = Update(image.controller_epoch, image.number + 1, tuple(changes))
+        self._image = apply_update(image, update)
+        return [*waiting, update]
+
+    def _new_topic_id(self) -> Uuid:
+        return bootstrap.new_uuid(self._random)
+
+    # ----------------------------------------------------------- changes by other programs
 
     async def apply_config(self, kind: str, name: str) -> list[Update]:
         """Read the stored config of a resource, which another program may have written."""
@@ -378,57 +486,25 @@ class ClusterController(SnapshotController):
             await self._store.multi(steps)
             return AppliedTopics(self._advance(changes), {name: problem})
 
-        return await self._retry_on_conflict([name], attempt)
-
-    async def allocate_producer_ids(self) -> layout.ProducerIdBlock:
-        """Return a block of producer ids that was never returned before."""
         async with self._lock:
-            return await producer_ids.allocate(self._store, self._settings[NODE_ID])
+            return await self._retry_on_conflict([name], attempt)
 
-    async def reset(self) -> list[Update]:
-        """Delete every topic; recreate the internal ones at once, empty and with new ids.
+    async def apply_acls(self, pattern: Pattern) -> list[Update]:
+        """Apply the stored ACLs of a pattern, which another program may have written.
 
-        Producer ids are not reset, so that no id is used by two producers.
-        """
-
-        async def attempt() -> AppliedTopics:
-            internal, operations = list[Topic](), list[Operation]()
-            for topic in self._image.topics.values():
-                if not topic.internal:
-                    operations += await stored_topics.deletion(self._store, topic.name)
-                    continue
-                replacement = topic._replace(topic_id=self._new_topic_id())
-                internal.append(replacement)
-                operations.append(
-                    Set(layout.topic_path(replacement.name), layout.encode_topic(replacement))
-                )
-            return AppliedTopics(await self._commit(operations, [Reset(tuple(internal))]), {})
-
-        return (await self._retry_on_conflict(list(self._image.topics), attempt)).updates
-
-    async def _retry_on_conflict(
-        self,
-        names: Collection[str],
-        attempt: Callable[[], Awaitable[Result]],
-        reject: Callable[[ChangeRejected], Result] | None = None,
-    ) -> Result:
-        """Change topics; after a conflict, apply what other programs wrote and try again.
-
-        ``reject`` builds the result if the store is unavailable.
+        Raises `LayoutError`.
         """
         async with self._lock:
-            try:
-                for _ in range(ATTEMPTS_MAX - 1):
-                    try:
-                        return await attempt()
-                    except CONFLICTS:
-                        for name in names:
-                            await self._apply_topic(name)
-                return await attempt()
-            except UnavailableError as error:
-                if reject is None:
-                    raise
-                return reject(unavailable_rejection(error))
+            rules = await stored_acls.load(self._store, pattern)
+            return self._advance(differing_acls(self._image, {pattern: rules}))
+
+    async def apply_all_acls(self) -> list[Update]:
+        """Apply the stored ACLs of all patterns."""
+        async with self._lock:
+            stored = dict.fromkeys(self._image.acls, tuple[AclRule, ...]())
+            async for pattern, rules in stored_acls.load_all(self._store):
+                stored[pattern] = rules
+            return self._advance(differing_acls(self._image, stored))
 
     async def _apply_topic(self, name: str) -> str:
         """Apply a stored topic; return why it was rejected, or an empty text."""
@@ -449,49 +525,86 @@ class ClusterController(SnapshotController):
             return accepted.problem
         return f"{layout.topic_path(name)}: changes faster than it can be read"
 
-    async def _commit(
-        self, operations: Sequence[Operation], changes: Sequence[Change]
-    ) -> list[Update]:
-        """Write changes to the store, then apply them to the image; return the updates."""
-        if operations:
-            await self._store.multi(operations)
-        return self._advance(changes)
+    # ---------------------------------------------------------------------------- snapshots
 
-    def _advance(self, changes: Sequence[Change]) -> list[Update]:
-        """Apply changes to the image; return the pending updates and the new one."""
-        waiting, self._pending_updates = self._pending_updates, []
-        if not changes:
-            return waiting
-        image = self._image
-        update = Update(image.controller_epoch, image.number + 1, tuple(changes))
-        self._image = apply_update(image, update)
-        return [*waiting, update]
+    @asynccontextmanager
+    async def saved(self, file: str) -> AsyncIterator[None]:
+        """Save the metadata in a file; it does not change inside of the context.
 
-    async def _store_configs(
-        self, plan: Callable[[], Plans], *, validate_only: bool = False
-    ) -> ConfigOutcome:
-        """Store planned changes, on top of recent changes by other programs."""
+        Raises `StoreError`.
+        """
+        async with self._lock:
+            await self._store.save(file)
+            yield
 
-        async def attempt() -> ConfigOutcome:
-            planned = [one[:2] for one in plan() if isinstance(one, ConfigChanged)]
-            self._pending_updates = self._advance(
-                await stored_configs.differences(self._store, self._image, planned)
+    async def restore(self, file: str) -> list[Update]:
+        """Return to the metadata in a file; return the updates to publish. Raises `StoreError`."""
+        async with self._lock:
+            await self._store.restore(file, KEPT_PATHS)
+            image = replace(
+                self._image,
+                topics={},
+                topic_names={},
+                configs={},
+                acls={},
+                features=FinalizedLevels(),
             )
-            plans = plan()
-            rejections = tuple(one if isinstance(one, ChangeRejected) else None for one in plans)
-            changes = [one for one in plans if isinstance(one, ConfigChanged)]
-            if validate_only:
-                return ConfigOutcome(rejections, self._advance([]))
-            operations = await stored_configs.steps_with_notifications(self._store, changes)
-            return ConfigOutcome(rejections, await self._commit(operations, changes))
-
-        return await self._retry_on_conflict(
-            (), attempt, lambda rejection: ConfigOutcome((rejection,) * len(plan()), [])
-        )
-
-    def _new_topic_id(self) -> Uuid:
-        return bootstrap.new_uuid(self._random)
+            image = await bootstrap.with_topics(image, self._store, self._random)
+            for change in await bootstrap.load_configs(self._store, self._settings):
+                image = apply(image, change)
+            restored = MetadataRestored(image.topics, image.configs, image.acls, image.features)
+            return self._advance([restored])
 
 
-def _repeated(names: Iterable[str]) -> set[str]:
-    return {name for name, count in Counter(names).items() if count > 1}
+async def steps_of(store: Store, image: Image, changes: Sequence[Change]) -> list[Operation]:
+    """Return the operations that store changes of an image."""
+    operations = list[Operation]()
+    for change in changes:
+        match change:
+            case TopicCreated():
+                operations += await stored_topics.creation(store, change)
+            case TopicDeleted(name, _):
+                operations += await stored_topics.deletion(store, name)
+            case PartitionsAdded(name, _):
+                extended = apply(image, change).topics[name]
+                operations.append(await stored_topics.addition(store, image.topics[name], extended))
+            case Reset(internal):
+                operations += await stored_topics.reset(store, image.topics, internal)
+            case FeaturesChanged(levels):
+                operations += await feature_steps(store, levels)
+            case ConfigChanged() | AclsChanged():
+                pass  # Below, as they may have nodes in common.
+            case BrokerChanged() | BrokerGone() | MetadataRestored():
+                raise TypeError(f"read from the store, not written: {change}")
+    configs = [change for change in changes if isinstance(change, ConfigChanged)]
+    acls = [change for change in changes if isinstance(change, AclsChanged)]
+    operations += await stored_configs.steps_with_notifications(store, configs)
+    operations += await stored_acls.steps_with_notifications(store, acls)
+    return operations
+
+
+async def next_producer_ids(store: Store, broker_id: int) -> layout.ProducerIdBlock:
+    """Store the next block of producer ids for a broker, then return it."""
+    try:
+        found = await store.get(layout.PRODUCER_IDS)
+    except NoNodeError:
+        block = layout.ProducerIdBlock(0, PRODUCER_IDS_PER_BLOCK)
+        data = layout.encode_producer_ids(broker_id, block)
+        await store.create(layout.PRODUCER_IDS, data)
+    else:
+        first = layout.decode_producer_ids(found.data)
+        block = layout.ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK)
+        data = layout.encode_producer_ids(broker_id, block)
+        await store.set(layout.PRODUCER_IDS, data, version=found.version)
+    return block
+
+
+def unavailable_rejection(error: UnavailableError) -> ChangeRejected:
+    """Return the rejection of changes while the store is unavailable.
+
+    A store that cannot be reached may have made the change, or make it later, so clients get
+    REQUEST_TIMED_OUT, with which they try again.
+    """
+    if isinstance(error, UnwritableError):
+        return ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+    return ChangeRejected(ErrorCode.REQUEST_TIMED_OUT, str(error))

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from minibroker.broker.metadata.image import EMPTY, USER, ConfigChanged, Image
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import EMPTY, USER, ChangeRejected, ConfigChanged, Image
 from minibroker.broker.quotas.entity import desanitize, sanitize
 from minibroker.broker.security.scram import (
     ITERATIONS_MAX,

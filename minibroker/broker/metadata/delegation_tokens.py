@@ -11,8 +11,13 @@ import hmac
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from minibroker.broker.metadata.image import DELEGATION_TOKEN, EMPTY, ConfigChanged, Image
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import (
+    DELEGATION_TOKEN,
+    EMPTY,
+    ChangeRejected,
+    ConfigChanged,
+    Image,
+)
 from minibroker.broker.security.delegation_token import (
     DelegationToken,
     TokenLifetimes,

@@ -1,16 +1,29 @@
-"""Features of the cluster: what their levels mean, and which ones are finalized (KIP-584).
+"""Features of the cluster: their levels, changes of them, and their node in the store (KIP-584).
 
-Owns the features that have an effect here. It must never know where levels are stored or how they
-change. Invariant: every process reads a level from its image through `level`, so all requests after
-a change see the same one. Kafka's ``Feature`` and ``TransactionVersion``.
+Owns the features that have an effect here, the errors of a change, and the node, which is Kafka's
+of ZooKeeper mode with the number of changes added. Invariants: every process reads a level from its
+image through `level`, so all requests after a change see the same one; a request changes all of its
+features or none; stored levels that are unknown or not supported are ignored. Kafka's ``Feature``,
+``TransactionVersion``, ``FeatureControlManager`` and ``FeatureZNode``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import enum
+import json
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from minibroker.lab.personas.persona import Features, Persona, VersionRange
+from minibroker.broker.metadata.image import (
+    ChangeRejected,
+    FeaturesChanged,
+    FinalizedLevels,
+    Image,
+    Plan,
+)
+from minibroker.broker.metadata.store.tree import Create, NoNodeError, Operation, Set, Store
+from minibroker.broker.personas.persona import Features, Persona, VersionRange
+from minibroker_protocol.errors import ErrorCode
 
 
 class Feature(NamedTuple):
@@ -20,19 +33,6 @@ class Feature(NamedTuple):
     lowest: int
     highest: int
     default: int
-
-
-_NONE: Final[Mapping[str, int]] = {}
-
-
-class FinalizedLevels(NamedTuple):
-    """Finalized levels by feature name, of those that were set; ``epoch`` counts the changes.
-
-    Clients keep the levels with the largest epoch.
-    """
-
-    levels: Mapping[str, int] = _NONE
-    epoch: int = 0
 
 
 TRANSACTION_VERSION: Final = Feature("transaction.version", lowest=0, highest=2, default=2)
@@ -98,3 +98,135 @@ def shown_features(persona: Persona | None, finalized: FinalizedLevels) -> Featu
             supported[feature.name] = VersionRange(feature.lowest, feature.highest)
             levels[feature.name] = level(finalized, feature)
     return Features(supported, levels, max(finalized.epoch, theirs.epoch if theirs else 0))
+
+
+# ------------------------------------------------------------------------------------ changes
+
+
+class UpgradeType(enum.IntEnum):
+    """What a request permits, with Kafka's numbers."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+class FeatureUpdate(NamedTuple):
+    """A requested level; ``upgrade_type`` is the requested number, which may be invalid."""
+
+    feature: str
+    level: int
+    upgrade_type: int
+
+
+def plan_features(
+    finalized: FinalizedLevels,
+    updates: Sequence[FeatureUpdate],
+    node_id: int,
+    features: Sequence[Feature] = FEATURES,
+) -> FinalizedLevels | ChangeRejected:
+    """Return the levels after the updates, or the error of the first invalid one.
+
+    The epoch grows if a level changes.
+    """
+    levels = dict(finalized.levels)
+    by_name = {feature.name: feature for feature in features}
+    for update in updates:
+        feature = by_name.get(update.feature)
+        problem = _problem(finalized, feature, update, node_id)
+        if problem:
+            text = "The update failed for all features since the following feature had an error: "
+            text += f"Invalid update version {update.level} for feature {update.feature}. {problem}"
+            return ChangeRejected(ErrorCode.INVALID_UPDATE_VERSION, text)
+        assert feature is not None
+        if update.level != level(finalized, feature):
+            levels[feature.name] = update.level
+    if levels == dict(finalized.levels):
+        return finalized
+    return FinalizedLevels(levels, finalized.epoch + 1)
+
+
+def plan_feature_updates(
+    image: Image, updates: Sequence[FeatureUpdate], persona: Persona | None
+) -> Plan[ChangeRejected | None]:
+    """Plan a change of all levels or none; the answer is the rejection."""
+    features = supported_features(persona)
+    levels = plan_features(image.features, updates, image.controller_id, features)
+    if isinstance(levels, ChangeRejected):
+        return Plan(levels)
+    return Plan(None, [FeaturesChanged(levels)] if levels != image.features else [])
+
+
+def _problem(
+    finalized: FinalizedLevels, feature: Feature | None, update: FeatureUpdate, node_id: int
+) -> str:
+    if update.upgrade_type not in list(UpgradeType):
+        return "The controller does not support the given upgrade type."
+    if update.level < 0:
+        return "A feature version cannot be less than 0."
+    if feature is None:
+        return f"Local controller {node_id} does not support this feature."
+    if not feature.lowest <= update.level <= feature.highest:
+        supported = f"{feature.lowest}-{feature.highest}"
+        return f"Local controller {node_id} only supports versions {supported}"
+    is_upgrade = update.upgrade_type == UpgradeType.UPGRADE
+    current = level(finalized, feature)
+    if update.level < current and is_upgrade:
+        return (
+            "Can't downgrade the version of this feature without setting the upgrade type to "
+            "either safe or unsafe downgrade."
+        )
+    if update.level > current and not is_upgrade:
+        return "Can't downgrade to a newer version."
+    return ""
+
+
+# -------------------------------------------------------------------------------- in the store
+
+
+FEATURE_PATH: Final = "/feature"
+
+_ENABLED: Final = 1
+
+
+async def load_features(store: Store) -> FinalizedLevels:
+    """The stored levels; none if there is no node or it cannot be read."""
+    try:
+        return decode_features((await store.get(FEATURE_PATH)).data)
+    except NoNodeError:
+        return FinalizedLevels()
+
+
+async def feature_steps(store: Store, features: FinalizedLevels) -> list[Operation]:
+    """Return the operations that store the levels."""
+    data = encode_features(features)
+    if await store.exists(FEATURE_PATH):
+        return [Set(FEATURE_PATH, data)]
+    return [Create(FEATURE_PATH, data)]
+
+
+def encode_features(features: FinalizedLevels) -> bytes:
+    """Encode the node."""
+    fields = {
+        "version": 2,
+        "status": _ENABLED,
+        "features": dict(features.levels),
+        "epoch": features.epoch,
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_features(data: bytes) -> FinalizedLevels:
+    """Decode the node."""
+    try:
+        fields = json.loads(data)
+        found, epoch = dict(fields["features"]), int(fields.get("epoch", 0))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return FinalizedLevels()
+    levels = {
+        feature.name: found[feature.name]
+        for feature in FEATURES
+        if isinstance(found.get(feature.name), int)
+        and feature.lowest <= found[feature.name] <= feature.highest
+    }
+    return FinalizedLevels(levels, max(epoch, 0))

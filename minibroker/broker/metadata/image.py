@@ -1,6 +1,7 @@
 """Image of the cluster metadata in every process, and the changes between two images.
 
-Owns brokers, topics, partitions and configs, and how a change alters them. It must never know where
+Owns brokers, topics, partitions and configs, how a change alters them, and the form of a plan: the
+changes and the answer that a request leads to. It must never know where
 metadata is stored or how changes are sent. Invariant: the same changes in the same order result in
 the same image in every process, except for the types of configs that a process does not need; an
 image never changes. Kafka's ``MetadataImage`` and ``MetadataDelta``.
@@ -8,14 +9,14 @@ image never changes. Kafka's ``MetadataImage`` and ``MetadataDelta``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import intern
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from minibroker.broker.metadata.features import FinalizedLevels
 from minibroker.broker.security.acl import AclRule, Acls, Pattern
 from minibroker.broker.settings.dynamic import BROKERS
+from minibroker_protocol.errors import ErrorCode
 
 Uuid: TypeAlias = bytes
 """16 bytes, as in `protocol`."""
@@ -64,6 +65,19 @@ class Broker(NamedTuple):
     broker_id: int
     rack: str | None
     endpoints: Mapping[str, tuple[str, int]]
+
+
+_NO_LEVELS: Final[Mapping[str, int]] = {}
+
+
+class FinalizedLevels(NamedTuple):
+    """Finalized levels by feature name, of those that were set; ``epoch`` counts the changes.
+
+    Clients keep the levels with the largest epoch.
+    """
+
+    levels: Mapping[str, int] = _NO_LEVELS
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +212,35 @@ Change: TypeAlias = (
     | Reset
     | MetadataRestored
 )
+
+
+class ChangeRejected(NamedTuple):
+    """Reason of a rejection: Kafka's error code and a message."""
+
+    code: ErrorCode
+    text: str
+
+
+AnswerT = TypeVar("AnswerT")
+
+
+class Plan(NamedTuple, Generic[AnswerT]):
+    """What a request changes in an image, and its answer."""
+
+    answer: AnswerT
+    changes: Sequence[Change] = ()
+
+
+ItemT = TypeVar("ItemT", bound="Change")
+
+
+def plan_of(items: Iterable[ItemT | ChangeRejected]) -> Plan[tuple[ChangeRejected | None, ...]]:
+    """Return the plan that makes the changes among the items; it answers with the rejections."""
+    planned = list(items)
+    return Plan(
+        tuple(item if isinstance(item, ChangeRejected) else None for item in planned),
+        [item for item in planned if not isinstance(item, ChangeRejected)],
+    )
 
 
 class Update(NamedTuple):

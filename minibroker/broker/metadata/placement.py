@@ -14,6 +14,7 @@ from zlib import crc32
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+ACTIVITY_TOPIC: Final = "__minibroker_activity"
 
 
 def partition_owner(topic: str, partition: int, workers: int) -> int:

@@ -1,30 +1,50 @@
-"""Rules for client quotas: which entities may have which, and what a filter matches.
+"""Client quotas: which entities may have which, what a filter matches, and which are in force.
 
-Owns the entities of quotas, the validation of their names and values, and the match types. It must
-never resolve a host or know a message. Invariant: an accepted quota is matched by the filter that
-names its entity. Kafka's ``ClientQuotaControlManager`` and ``ClientQuotasImage``, but a connection
-rate of zero, which rejects all connections of an address, is allowed.
+Owns the entities of quotas, the validation of their names and values, the match types, and when the
+table of quotas is rebuilt, which takes long if there are many. It must never resolve a host or know
+a message. Invariants: an accepted quota is matched by the filter that names its entity; an image
+that changes no quotas keeps the table. Kafka's ``ClientQuotaControlManager``, ``ClientQuotasImage``
+and ``ClientQuotaMetadataManager``, but a connection rate of zero, which rejects all connections of
+an address, is allowed.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from minibroker.broker.metadata.image import CLIENT, EMPTY, IP, USER, ConfigChanged, Image
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import (
+    CLIENT,
+    EMPTY,
+    IP,
+    USER,
+    ChangeRejected,
+    ConfigChanged,
+    Image,
+    Plan,
+    plan_of,
+)
 from minibroker.broker.quotas.entity import (
     CLIENTS_OF,
     DEFAULT,
+    QuotaTable,
     desanitize,
     parse_entity,
     sanitize,
 )
-from minibroker.broker.quotas.types import BY_KEY, CONNECTION_CREATION_RATE
+from minibroker.broker.quotas.manager import AnyLedger, ClientQuotaManager
+from minibroker.broker.quotas.types import (
+    BY_KEY,
+    CLIENT_QUOTA_TYPES,
+    CONNECTION_CREATION_RATE,
+    QuotaType,
+)
 from minibroker.broker.quotas.values import is_quota, value_problem, value_text
 from minibroker.broker.settings import ACCEPTOR_MODE, SHARDED, SHARDED_ADVICE, Settings
 from minibroker.broker.settings.dynamic import DEFAULT_NAME
+from minibroker.broker.settings.types import LONG_MAX
 from minibroker_protocol.errors import ErrorCode
 
 IP_TYPE, USER_TYPE, CLIENT_TYPE = "ip", "user", "client-id"
@@ -59,6 +79,26 @@ class QuotaChange(NamedTuple):
 
     entity: tuple[tuple[str, str | None], ...]
     operations: tuple[tuple[str, float | None], ...]
+
+
+def plan_quotas(
+    image: Image,
+    settings: Settings,
+    requested: Sequence[QuotaChange],
+    unresolvable: Collection[str] = (),
+) -> Plan[tuple[ChangeRejected | None, ...]]:
+    """Plan changes of entities independently of each other."""
+    times = Counter(one.entity for one in requested)
+    plans: list[ConfigChanged | ChangeRejected] = []
+    for one in requested:
+        problem = sharded_problem(settings, one)
+        if times[one.entity] > 1:
+            problem = "Ignoring duplicate entity"
+        if problem is not None:
+            plans.append(ChangeRejected(ErrorCode.INVALID_REQUEST, problem))
+        else:
+            plans.append(plan_change(image, one, unresolvable))
+    return plan_of(plans)
 
 
 def plan_change(
@@ -221,3 +261,42 @@ def _matches(component: Component, names: Names) -> bool:
     if component.match_type == Match.EXACT:
         return name is not None and component.match == name
     return component.match_type == Match.SPECIFIED or name is None
+
+
+# ----------------------------------------------------------------------------------- in force
+
+
+class EffectiveQuotas:
+    """Quotas of one process; call `follow` with every new image."""
+
+    def __init__(self, settings: Settings, ledger: AnyLedger) -> None:
+        self._configs: Mapping[tuple[str, str], Mapping[str, str]] = {}
+        self.quotas = ClientQuotaManager(ledger)
+        self.quotas.set_table(QuotaTable(defaults=defaults(settings)))
+
+    def follow(self, image: Image) -> None:
+        """Apply the quotas of a new image."""
+        before, self._configs = self._configs, image.configs
+        if before is self._configs:
+            return
+        # An unchanged config is the same object in the next image.
+        changed = {
+            key: config
+            for key, config in image.configs.items()
+            if key[0] in (USER, CLIENT) and before.get(key) is not config
+        }
+        changed.update(
+            {key: EMPTY for key in before if key[0] in (USER, CLIENT) and key not in image.configs}
+        )
+        if changed:
+            self.quotas.set_table(self.quotas.table.with_configs(changed))
+
+
+def defaults(settings: Settings) -> dict[QuotaType, float]:
+    """Return the default quotas from the settings."""
+    settings_given = {
+        kind: settings.value_at(kind.row.default_setting, LONG_MAX)
+        for kind in CLIENT_QUOTA_TYPES
+        if kind.row.default_setting
+    }
+    return {kind: float(value) for kind, value in settings_given.items() if value < LONG_MAX}

@@ -151,6 +151,8 @@ async def steps_with_notifications(store: Store, changes: Sequence[AclsChanged])
     """Return the operations that store the last of several changes of each pattern, and notify
     of it.
     """
+    for path in PERSISTENT_PATHS if changes else ():
+        await store.ensure(path)
     steps: list[Step] = []
     for pattern, rules in dict(changes).items():
         path = path_of(pattern)

@@ -1,6 +1,6 @@
 """Configs in the store: reading them, and the operations that write them and notify of changes.
 
-Owns which nodes a config uses; its meaning is in ``cluster.configs`` and ``cluster.quotas``.
+Owns which nodes a config uses; its meaning is in ``configs`` and ``quotas``.
 Invariant: a resource without configs, and without nodes below it, has no node; a notification is
 written after the change. The config methods of Kafka's ``AdminZkClient``.
 """

@@ -1,12 +1,13 @@
 """Topics in the store: reading one, and the operations that create, rewrite and delete its nodes.
 
-Owns which nodes a topic uses; the meaning of a node is in ``cluster.foreign_topics``. Invariant:
+Owns which nodes a topic uses; the meaning of a node is in ``foreign_topics``. Invariant:
 deleting a topic deletes everything that Kafka may have written below it, and its config. The topic
 methods of Kafka's ``KafkaZkClient``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from minibroker.broker.metadata import layout, stored_configs
@@ -59,6 +60,18 @@ async def deletion(store: Store, name: str) -> list[Operation]:
     for first in range(0, len(below), STEPS_MAX):
         await store.multi([Delete(each) for each in below[first : first + STEPS_MAX]])
     return [Delete(path), *await stored_configs.steps(store, TOPIC, name, EMPTY)]
+
+
+async def reset(store: Store, topics: Iterable[str], internal: Sequence[Topic]) -> list[Operation]:
+    """Return the operations that delete topics, and rewrite the internal ones among them."""
+    kept = {topic.name for topic in internal}
+    operations = list[Operation]()
+    for name in topics:
+        if name not in kept:
+            operations += await deletion(store, name)
+    for topic in internal:
+        operations.append(Set(layout.topic_path(topic.name), layout.encode_topic(topic)))
+    return operations
 
 
 async def states(store: Store, topic: Topic, controller_epoch: int) -> list[Operation]:

@@ -1,20 +1,40 @@
 """Rules for topics: which may be created, grown or deleted, and the result.
 
-Owns the validation of names, counts, replicas and configs, with the error of each rejection. It
-must never change anything or generate an id. Invariant: an accepted plan can be applied to the
-image that it was made from. Kafka's ``ReplicationControlManager`` and
+Owns the validation of names, counts, replicas and configs, the limits of a request, and the error
+of each rejection. It must never change anything, generate an id, or know quota or disk. Invariants:
+an accepted plan can be applied to the image that it was made from; there is one outcome for each
+item of a request, in its order; a topic is recorded for the quota once, however often the request
+is planned. Kafka's ``ReplicationControlManager``, ``ControllerMutationQuota`` (KIP-599) and
 ``org.apache.kafka.common.internals.Topic``.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from minibroker.broker.metadata.image import Image, PartitionRegistration, Topic, TopicCreated, Uuid
+from minibroker.broker.metadata.image import (
+    EMPTY,
+    Change,
+    ChangeRejected,
+    Image,
+    PartitionRegistration,
+    PartitionsAdded,
+    Plan,
+    Topic,
+    TopicCreated,
+    TopicDeleted,
+    Uuid,
+    apply,
+)
 from minibroker.broker.metadata.layout import FIRST_LEADER_EPOCH, TopicNode, make_partition
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from minibroker.broker.metadata.placement import (
+    ACTIVITY_TOPIC,
+    OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from minibroker.broker.settings import (
     ACTIVITY_ENABLE,
     ACTIVITY_RETENTION_BYTES,
@@ -28,7 +48,6 @@ from minibroker.broker.settings import (
 )
 from minibroker.broker.settings.topics import parse_topic_value
 from minibroker.broker.settings.types import INT_MAX, BadValueError
-from minibroker.lab.activity.schema import TOPIC as ACTIVITY_TOPIC
 from minibroker_protocol.errors import ErrorCode
 
 NAME_MAX_CHARACTERS = 249
@@ -51,13 +70,6 @@ RESERVED_TOPICS = ("__cluster_metadata",)
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-class ChangeRejected(NamedTuple):
-    """Reason of a rejection: Kafka's error code and a message."""
-
-    code: ErrorCode
-    text: str
-
-
 class NewTopic(NamedTuple):
     """A requested topic: -1 is the default; assignments map partitions to replicas."""
 
@@ -74,6 +86,21 @@ class NewPartitions(NamedTuple):
     name: str
     total: int
     assignments: Sequence[Sequence[int]] | None = None
+
+
+class TopicOutcome(NamedTuple):
+    """Outcome of one topic: the current topic, or why it was rejected.
+
+    A deleted topic is as it was before; ``config`` is the config of a created one.
+    """
+
+    name: str
+    rejection: ChangeRejected | None
+    topic: Topic | None = None
+    config: Mapping[str, str] = EMPTY
+
+
+TopicPlan = Plan[tuple[TopicOutcome, ...]]
 
 
 def name_problem(name: str) -> str | None:
@@ -97,6 +124,142 @@ def colliding(name: str, existing: Iterable[str]) -> str | None:
     return next(
         (other for other in existing if other != name and other.replace(".", "_") == unified), None
     )
+
+
+PlannedT = TypeVar("PlannedT")
+
+Allow = Callable[[int], bool]
+"""Called with a number of partitions; returns whether they may be created or deleted."""
+
+QUOTA_EXCEEDED: Final = ChangeRejected(
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
+)
+
+FreeBytes = Callable[[], int]
+"""Returns the free bytes where partitions are stored."""
+
+PARTITION_BYTES: Final = 16 * 1024
+"""Size of an empty partition's files, in whole pages."""
+
+RESERVED_BYTES: Final = 256 * 1024
+"""Space that must stay free for appends to existing partitions."""
+
+
+def unlimited() -> int:
+    """Return more bytes than are ever needed."""
+    return 2**62
+
+
+def allow_all(partitions: int) -> bool:
+    """Accept every mutation."""
+    del partitions
+    return True
+
+
+class MutationLimits:
+    """Limits on the mutations of one request: quota and disk space."""
+
+    def __init__(
+        self, allow: Allow, *, counts: bool = True, free_bytes: FreeBytes = unlimited
+    ) -> None:
+        """Without ``counts`` nothing is recorded for the quota."""
+        self._allow = allow if counts else allow_all
+        self._free_bytes = free_bytes
+        self._decisions: dict[str, bool] = {}
+        self._needed_bytes: dict[str, int] = {}
+
+    def check(self, name: str, plan: PlannedT, partitions: int) -> PlannedT | ChangeRejected:
+        """Return the plan for a topic, or a rejection if it exceeds a limit."""
+        self._needed_bytes[name] = partitions * PARTITION_BYTES
+        needed, free = sum(self._needed_bytes.values()) + RESERVED_BYTES, self._free_bytes()
+        if 0 <= free < needed:
+            del self._needed_bytes[name]
+            text = f"{partitions} partitions need {needed} bytes, and {free} are free"
+            return ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, text)
+        if name not in self._decisions:
+            self._decisions[name] = self._allow(partitions)
+        return plan if self._decisions[name] else QUOTA_EXCEEDED
+
+
+def plan_creations(
+    image: Image,
+    settings: Settings,
+    topics: Sequence[NewTopic],
+    limits: MutationLimits,
+    new_id: Callable[[], Uuid],
+) -> TopicPlan:
+    """Plan the creation of topics independently of each other."""
+    repeated = _repeated(new.name for new in topics)
+    outcomes, changes = list[TopicOutcome](), list[Change]()
+    for new in topics:
+        if new.name in repeated:
+            outcomes.append(_duplicate(new.name))
+            continue
+        plan = plan_creation(image, settings, new, new_id())
+        if not isinstance(plan, ChangeRejected):
+            plan = limits.check(new.name, plan, len(plan.topic.partitions))
+        if isinstance(plan, ChangeRejected):
+            outcomes.append(TopicOutcome(new.name, plan))
+            continue
+        outcomes.append(TopicOutcome(new.name, None, plan.topic, plan.config))
+        changes.append(plan)
+        image = apply(image, plan)  # so that later topics see it
+    return Plan(tuple(outcomes), changes)
+
+
+def plan_additions(
+    image: Image, requested: Sequence[NewPartitions], limits: MutationLimits
+) -> TopicPlan:
+    """Plan the addition of partitions to topics independently of each other."""
+    repeated = _repeated(new_partitions.name for new_partitions in requested)
+    outcomes, changes = list[TopicOutcome](), list[Change]()
+    for new_partitions in requested:
+        name = new_partitions.name
+        if name in repeated:
+            outcomes.append(_duplicate(name))
+            continue
+        plan = plan_new_partitions(image, new_partitions)
+        if not isinstance(plan, ChangeRejected):
+            plan = limits.check(name, plan, len(plan))
+        if isinstance(plan, ChangeRejected):
+            outcomes.append(TopicOutcome(name, plan))
+            continue
+        change = PartitionsAdded(name, plan)
+        outcomes.append(TopicOutcome(name, None, apply(image, change).topics[name]))
+        changes.append(change)
+    return Plan(tuple(outcomes), changes)
+
+
+def plan_deletions(image: Image, names: Sequence[str], limits: MutationLimits) -> TopicPlan:
+    """Plan the deletion of topics independently of each other."""
+    repeated = _repeated(names)
+    outcomes, changes = list[TopicOutcome](), list[Change]()
+    for name in names:
+        if name in repeated:
+            outcomes.append(_duplicate(name))
+            continue
+        plan = plan_deletion(image, name)
+        if not isinstance(plan, ChangeRejected):
+            plan = limits.check(name, plan, len(plan.partitions))
+        if isinstance(plan, ChangeRejected):
+            outcomes.append(TopicOutcome(name, plan))
+            continue
+        outcomes.append(TopicOutcome(name, None, plan))
+        changes.append(TopicDeleted(plan.name, plan.topic_id))
+    return Plan(tuple(outcomes), changes)
+
+
+def reject_topics(names: Iterable[str], rejection: ChangeRejected) -> tuple[TopicOutcome, ...]:
+    """Return the outcomes if all topics are rejected for the same reason."""
+    return tuple(TopicOutcome(name, rejection) for name in names)
+
+
+def _repeated(names: Iterable[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def _duplicate(name: str) -> TopicOutcome:
+    return TopicOutcome(name, ChangeRejected(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
 
 
 def plan_creation(

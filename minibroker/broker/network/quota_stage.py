@@ -27,8 +27,8 @@ import trio
 from minibroker.broker.apis.base import Context
 from minibroker.broker.apis.incremental_fetch import is_follower_fetch, throttled_response
 from minibroker.broker.apis.registry import APIS
-from minibroker.broker.metadata.effective_quotas import EffectiveQuotas
 from minibroker.broker.metadata.image import Image
+from minibroker.broker.metadata.quotas import EffectiveQuotas
 from minibroker.broker.metrics.definitions import QUOTA_QUEUE
 from minibroker.broker.metrics.metrics import Series
 from minibroker.broker.network.client_connection import ClientConnection

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
 
-from minibroker.broker.groups.holds import NO_HOLD_POINTS, HoldPoints
+from minibroker.broker.groups.hooks import NO_HOLD_POINTS, HoldPoints
 from minibroker.broker.metrics.conditions import Conditions
 
 if TYPE_CHECKING:

@@ -42,9 +42,9 @@ from minibroker.broker.log.data_directory import (
 from minibroker.broker.metadata.bootstrap import ControllerStartError
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.delegation_tokens import plan_removals
-from minibroker.broker.metadata.effective_quotas import EffectiveQuotas
 from minibroker.broker.metadata.image import Image, Update
 from minibroker.broker.metadata.layout import LayoutError
+from minibroker.broker.metadata.quotas import EffectiveQuotas
 from minibroker.broker.metadata.store.tree import Store, StoreError, UnavailableError
 from minibroker.broker.metadata.topic_recovery import FoundLogs
 from minibroker.broker.metrics.log import EventLog

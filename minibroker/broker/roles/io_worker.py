@@ -66,10 +66,10 @@ from minibroker.broker.settings.definitions import (
     NODE_ID,
     PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS,
 )
-from minibroker.broker.transactions.limits import TransactionLimits
 from minibroker.broker.transactions.service import (
     MarkersReply,
     TransactionEnvironment,
+    TransactionLimits,
     TransactionService,
 )
 from minibroker.runtime.arena import ArenaRef

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
+from minibroker.broker.personas.persona import NAMES, Persona, load
 from minibroker.broker.settings.jaas import JAAS
 from minibroker.broker.settings.listeners import (
     LISTENERS_TYPE,
@@ -55,7 +56,6 @@ from minibroker.broker.settings.types import (
     optional,
     some_of,
 )
-from minibroker.lab.personas.persona import NAMES, Persona, load
 
 _OPTIONAL_INT = optional(INT)
 _OPTIONAL_LONG = optional(LONG)

@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+from minibroker.broker.personas.persona import DELAYED, Persona
 from minibroker.broker.settings import definitions as d
 from minibroker.broker.settings.jaas import EXAMPLE as JAAS_EXAMPLE
 from minibroker.broker.settings.listeners import (
@@ -37,7 +38,6 @@ from minibroker.broker.settings.setting import (
     listener_name,
 )
 from minibroker.broker.settings.types import MECHANISMS, BadValueError
-from minibroker.lab.personas.persona import DELAYED, Persona
 
 T = TypeVar("T")
 

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from minibroker.broker.groups.state_log import StateLog
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.placement import transaction_partition
-from minibroker.broker.transactions.limits import TRANSACTIONAL_IDS_MAX
 from minibroker.broker.transactions.metadata import TransactionMetadata
 from minibroker.broker.transactions.records import TransactionEntry, decode_transaction
 from minibroker_protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
+
+TRANSACTIONAL_IDS_MAX: Final = 100_000
+"""Transactional ids that one I/O worker coordinates."""
 
 LOG_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -9,9 +9,12 @@ marker is sent, not earlier. Kafka's class is ``TransactionMarkerChannelManager`
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from minibroker.broker.transactions.limits import MARKERS_PER_REQUEST_MAX
 from minibroker.broker.transactions.metadata import TopicPartition
+
+MARKERS_PER_REQUEST_MAX: Final = 500
+"""Transactions whose markers are sent in one request; further ones wait for the next."""
 
 PartitionsById = dict[str, frozenset[TopicPartition]]
 """Partitions by transactional id."""

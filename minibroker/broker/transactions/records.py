@@ -14,8 +14,11 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from minibroker.broker.groups.records import VERSION_BYTES, read_versioned, versioned
-from minibroker.broker.transactions.metadata import TopicPartition, TransactionMetadata
-from minibroker.broker.transactions.states import TransactionState
+from minibroker.broker.transactions.metadata import (
+    TopicPartition,
+    TransactionMetadata,
+    TransactionState,
+)
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.schema import Message, Struct, array, field
 from minibroker_protocol.types import INT8, INT16, INT32, INT64, STRING

@@ -12,16 +12,38 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
-from minibroker.broker.groups.holds import COMPLETING, NO_HOLD_POINTS, PREPARED, HoldPoints
-from minibroker.broker.groups.state_changes import OnState, report_transaction
+from minibroker.broker.groups.hooks import (
+    COMPLETING,
+    NO_HOLD_POINTS,
+    PREPARED,
+    HoldPoints,
+    OnState,
+)
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transaction_markers import TransactionMarker
-from minibroker.broker.transactions.events import (
+from minibroker.broker.settings import (
+    TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS,
+    TRANSACTION_MAX_TIMEOUT_MS,
+    TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS,
+    TRANSACTIONAL_ID_EXPIRATION_MS,
+    Settings,
+)
+from minibroker.broker.transactions.manager import TransactionManager
+from minibroker.broker.transactions.marker_queue import MarkerQueue, PartitionsById
+from minibroker.broker.transactions.metadata import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    STATE_NAMES,
+    TopicPartition,
+    TransactionMetadata,
+)
+from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
     InitProducer,
@@ -30,17 +52,6 @@ from minibroker.broker.transactions.events import (
     TransactionDecision,
     TransactionTimedOut,
     VerifyPartitions,
-)
-from minibroker.broker.transactions.limits import MARKER_RETRY_S, TransactionLimits
-from minibroker.broker.transactions.manager import TransactionManager
-from minibroker.broker.transactions.marker_queue import MarkerQueue, PartitionsById
-from minibroker.broker.transactions.metadata import (
-    NO_EPOCH,
-    NO_PRODUCER_ID,
-    TopicPartition,
-    TransactionMetadata,
-)
-from minibroker.broker.transactions.state_machine import (
     add_partitions,
     end_transaction,
     expire,
@@ -73,6 +84,31 @@ later epoch of the producer has ended this transaction."""
 
 
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
+
+
+MARKER_RETRY_S: Final = 0.1
+"""Pause before a marker is sent again, or the end of a transaction is written again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLimits:
+    """Settings of the transaction coordinator."""
+
+    timeout_ms_max: int = 15 * 60_000
+    id_expiration_ms: int = 7 * 24 * 3_600_000
+    abort_interval_s: float = 10.0
+    expiry_interval_s: float = 3600.0
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> TransactionLimits:
+        abort_ms = settings[TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS]
+        expiry_ms = settings[TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS]
+        return cls(
+            timeout_ms_max=settings[TRANSACTION_MAX_TIMEOUT_MS],
+            id_expiration_ms=settings[TRANSACTIONAL_ID_EXPIRATION_MS],
+            abort_interval_s=abort_ms / 1000,
+            expiry_interval_s=expiry_ms / 1000,
+        )
 
 
 class TransactionAnswer(NamedTuple):
@@ -475,3 +511,18 @@ class TransactionService:
             if self._manager.store(transactional_id, None, now_ms) is ErrorCode.NONE:
                 report_transaction(self.on_state, transactional_id, before, None)
                 _logger.info("transactional id %r has expired", transactional_id)
+
+
+def report_transaction(
+    on_state: OnState | None,
+    transactional_id: str,
+    before: TransactionMetadata | None,
+    after: TransactionMetadata | None,
+) -> None:
+    """Report the state of a transaction if it has changed."""
+    if on_state is None:
+        return
+    old = None if before is None else STATE_NAMES[before.state]
+    new = None if after is None else STATE_NAMES[after.state]
+    if old != new:
+        on_state("transaction", transactional_id, old, new)

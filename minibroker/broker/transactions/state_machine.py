@@ -1,36 +1,96 @@
 """The transaction coordinator's rules: an event and a transactional id's state to a decision.
 
-Owns the order of checks, which clients can observe. It must never know the log, other
-transactional ids, requests or a clock. Invariant: a decision to commit or abort is never
-contradicted by a later one of the same transaction, whatever is repeated, reordered or lost.
-Repeated requests are recognised by their epoch: a client of transaction version 2 gets a new epoch
-at each end of a transaction, so the end of an earlier transaction cannot end the next one
-(KIP-890). Kafka's class is ``TransactionCoordinator``.
+Owns the events, the decisions, and the order of checks, which clients can observe. It must never
+know the log, other transactional ids, requests or a clock. Invariants: a decision to commit or
+abort is never contradicted by a later one of the same transaction, whatever is repeated, reordered
+or lost; one with ``write`` is not answered before the value is in the log, and if the log rejects
+it, nothing has changed and the client gets the log's error. Repeated requests are recognised by
+their epoch: a client of transaction version 2 gets a new epoch at each end of a transaction, so the
+end of an earlier transaction cannot end the next one (KIP-890). Kafka's class is
+``TransactionCoordinator``.
 """
 
 from __future__ import annotations
 
-from minibroker.broker.transactions.events import (
-    AddPartitions,
-    EndTransaction,
-    InitProducer,
-    MarkersWritten,
-    ProducerIdAndEpoch,
-    TransactionDecision,
-    TransactionTimedOut,
-    VerifyPartitions,
-)
+from typing import NamedTuple
+
 from minibroker.broker.transactions.metadata import (
     EPOCH_MAX,
+    IDLE,
     NO_EPOCH,
     NO_PRODUCER_ID,
     TIMEOUT_OF_TWO_PHASE_COMMIT,
     TopicPartition,
     TransactionMetadata,
+    TransactionState,
     new_metadata,
 )
-from minibroker.broker.transactions.states import IDLE, TransactionState
 from minibroker_protocol.errors import ErrorCode
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """One incarnation of a producer."""
+
+    producer_id: int
+    epoch: int
+
+
+class InitProducer(NamedTuple):
+    """A producer starts, or continues after an error as ``expected`` (KIP-360)."""
+
+    timeout_ms: int
+    expected: ProducerIdAndEpoch | None
+    server_version: int
+    """Transaction version of the cluster, by which an ongoing transaction is aborted."""
+
+
+class AddPartitions(NamedTuple):
+    """A producer is about to write to partitions."""
+
+    producer: ProducerIdAndEpoch
+    partitions: frozenset[TopicPartition]
+    client_version: int
+
+
+class VerifyPartitions(NamedTuple):
+    """A partition leader asks whether partitions are in the transaction (KIP-890)."""
+
+    producer: ProducerIdAndEpoch
+    partitions: frozenset[TopicPartition]
+
+
+class EndTransaction(NamedTuple):
+    """A producer commits or aborts."""
+
+    producer: ProducerIdAndEpoch
+    committed: bool
+    client_version: int
+
+
+class TransactionTimedOut(NamedTuple):
+    """The timeout of an ongoing transaction has passed."""
+
+    server_version: int
+
+
+class MarkersWritten(NamedTuple):
+    """The markers of these partitions are in their logs, or their topics are deleted."""
+
+    partitions: frozenset[TopicPartition]
+
+
+class TransactionDecision(NamedTuple):
+    """The answer, and what to do before it is given."""
+
+    error: ErrorCode = ErrorCode.NONE
+    producer: ProducerIdAndEpoch = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
+    write: TransactionMetadata | None = None
+    """Write this; if that succeeds, it is the new state."""
+    keep: TransactionMetadata | None = None
+    """This is the new state, without a write: the log can restore it."""
+    needs_producer_id: bool = False
+    """Nothing is decided: repeat the event with a producer id that was never used."""
+
 
 CONCURRENT = TransactionDecision(ErrorCode.CONCURRENT_TRANSACTIONS)
 FENCED = TransactionDecision(ErrorCode.PRODUCER_FENCED)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from minibroker.broker.metadata.effective_quotas import defaults
+from minibroker.broker.metadata.quotas import defaults
 from minibroker.broker.quotas.file import QuotaFileError, parse
 from minibroker.broker.settings import (
     CONNECTION_IP_THROTTLE_RECHECK,

@@ -23,10 +23,10 @@ from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC, partition_owner
 from minibroker.broker.settings import TRANSACTION_STATE_LOG_NUM_PARTITIONS
-from minibroker.broker.transactions.limits import TransactionLimits
 from minibroker.broker.transactions.service import (
     MarkersReply,
     TransactionEnvironment,
+    TransactionLimits,
     TransactionService,
 )
 from minibroker_protocol.errors import ErrorCode

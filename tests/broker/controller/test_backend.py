@@ -30,9 +30,8 @@ from minibroker.broker.groups.description import (
 )
 from minibroker.broker.metadata.configs import Alteration, ConfigOperation, Op
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.effective_quotas import EffectiveQuotas
 from minibroker.broker.metadata.image import BROKER, Image, Update
-from minibroker.broker.metadata.quotas import QuotaChange
+from minibroker.broker.metadata.quotas import EffectiveQuotas, QuotaChange
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.store.tree import UnavailableError
 from minibroker.broker.metrics.conditions import Condition, ConditionKind

@@ -14,8 +14,8 @@ import trio
 from minibroker.broker.controller import namespaces as tested
 from minibroker.broker.controller.namespaces import Namespaces
 from minibroker.broker.metadata.acls import Filter
+from minibroker.broker.metadata.image import ChangeRejected
 from minibroker.broker.metadata.store.tree import UnavailableError
-from minibroker.broker.metadata.topics import ChangeRejected
 from minibroker.broker.process.messages import DeleteGroups
 from minibroker.broker.security.acl import Operation, Pattern, PatternType, Permission, Resource
 from minibroker.broker.settings import Settings

@@ -20,7 +20,6 @@ from minibroker.broker.groups.events import (
     Decision,
     Event,
     GroupAnswer,
-    GroupImage,
     HeartbeatReceived,
     JoinedMember,
     JoinRequested,
@@ -36,9 +35,8 @@ from minibroker.broker.groups.events import (
     SyncResult,
     TimePassed,
 )
-from minibroker.broker.groups.group_state_machine import handle
 from minibroker.broker.groups.limits import GroupLimits
-from minibroker.broker.groups.records import GroupEntry
+from minibroker.broker.groups.records import GroupEntry, GroupMetadataValue
 from minibroker.broker.groups.states import GroupState
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
@@ -87,7 +85,7 @@ class Playbook:
             self.now += event
             event = TimePassed()
         assert not self.waiting, f"decided but not expected: {self.waiting}"
-        self._take(handle(self.group, event, self.time))
+        self._take(self.group.handle(event, self.time))
         return self
 
     def __lshift__(self, expected: Decision | ExpectedWrite | type[Persist]) -> Playbook:
@@ -96,7 +94,7 @@ class Playbook:
         if isinstance(expected, ExpectedWrite):
             assert isinstance(got, Persist), got
             assert not self.waiting
-            self._take(handle(self.group, Persisted(expected.error), self.time))
+            self._take(self.group.handle(Persisted(expected.error), self.time))
         elif isinstance(expected, type):
             assert isinstance(got, expected), got
         else:
@@ -110,12 +108,12 @@ class Playbook:
         self.waiting += [d for d in decisions if not isinstance(d, LogLine)]
 
     @property
-    def image(self) -> GroupImage:
+    def stored(self) -> GroupMetadataValue:
         """The last generation that was written."""
         (record,) = self.persisted[-1].records
         assert isinstance(record, GroupEntry)
-        assert record.image is not None
-        return record.image
+        assert record.metadata is not None
+        return record.metadata
 
     def is_in(self, state: GroupState) -> bool:
         return self.group.state is state

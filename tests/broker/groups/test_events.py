@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 
+from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.events import (
     Event,
     JoinedMember,
@@ -14,11 +15,10 @@ from minibroker.broker.groups.events import (
     LeavingMember,
     SyncRequested,
 )
-from minibroker.broker.groups.group_state_machine import HANDLERS
 
 
 def test_handlers_cover_every_event() -> None:
-    assert set(HANDLERS) == set(get_args(Event))
+    assert set(ClassicGroup.HANDLERS) == set(get_args(Event))
 
 
 def test_events_are_immutable() -> None:

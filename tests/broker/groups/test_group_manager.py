@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minibroker.broker.groups import group_manager as manager_module
 from minibroker.broker.groups.classic_group import ClassicGroup
-from minibroker.broker.groups.events import GroupImage, MemberImage, Moment
-from minibroker.broker.groups.group_manager import GroupManager
-from minibroker.broker.groups.limits import GroupLimits
+from minibroker.broker.groups.events import Moment
+from minibroker.broker.groups.group_manager import GroupManager, GroupTimers
+from minibroker.broker.groups.limits import EXTRA_TIMERS_MAX, TIMERS_PER_GROUP_MAX, GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.records import GroupEntry
 from minibroker.broker.groups.states import GroupState
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.metadata.placement import offsets_partition
 from minibroker_protocol.errors import ErrorCode
+from tests.broker.groups.stored import stored_group, stored_member
 
 if TYPE_CHECKING:
     from tests.broker.groups.conftest import Disk
 
 AT = Moment(0.0, 1_000)
-MEMBER = MemberImage("m", "s", "c", "/h", 60_000, 10_000, b"S", b"A")
-STABLE = GroupImage("consumer", 3, "range", "m", 5, (MEMBER,))
+MEMBER = stored_member("m", "s", "c", "/h", 60_000, 10_000, b"S", b"A")
+STABLE = stored_group("consumer", 3, "range", "m", 5, members=(MEMBER,))
 ONE = {("t", 0): CommittedOffset(1, 2, "meta", 3)}
 
 
@@ -61,7 +65,7 @@ def test_members_and_offsets_survive_crash(manager: GroupManager, disk: Disk) ->
     groups = reloaded(disk)
     assert set(groups) == {"g", "simple"}
     assert groups["g"].state is GroupState.STABLE
-    assert groups["g"].image({"m": b"A"}) == STABLE
+    assert groups["g"].metadata({"m": b"A"}) == STABLE
     assert groups["g"].offsets.get("t", 0) == ONE["t", 0]
     assert groups["simple"].protocol_type is None
 
@@ -165,8 +169,8 @@ def test_log_that_cannot_be_cleared_is_reported(
 
 def test_oversized_group_or_commit_gets_kafkas_error(manager: GroupManager) -> None:
     group = made(manager, "g")
-    member = MEMBER._replace(subscription=bytes(2_000_000))
-    huge = STABLE._replace(members=(member,))
+    member = stored_member("m", "s", "c", "/h", 60_000, 10_000, bytes(2_000_000), b"A")
+    huge = stored_group("consumer", 3, "range", "m", 5, members=(member,))
     assert manager.store(group, [GroupEntry("g", huge)], 1) is ErrorCode.UNKNOWN_SERVER_ERROR
     offsets = {("t", number): CommittedOffset(1, -1, "m" * 4096, 1) for number in range(300)}
     errors = set(manager.commit(group, offsets, 1).values())
@@ -208,3 +212,50 @@ def test_any_failure_to_write_a_group_is_an_error_code_for_its_members(
         assert manager.commit(group, offsets, 0) == {("t", 0): ErrorCode.UNKNOWN_SERVER_ERROR}
     assert group.offsets.get("t", 0) is None
     assert manager.commit(group, offsets, 0) == {("t", 0): ErrorCode.NONE}
+
+
+TIMES = st.integers(0, 50).map(float)
+
+
+def due(timers: GroupTimers, now: float) -> list[str]:
+    found = []
+    while (group := timers.take_due(now)) is not None:
+        found.append(group)
+    return found
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), TIMES)), TIMES)
+def test_each_group_is_due_at_its_earliest_deadline(
+    deadlines: list[tuple[str, float]], now: float
+) -> None:
+    timers = GroupTimers()
+    earliest: dict[str, float] = {}
+    for group, deadline in deadlines:
+        is_next = timers.schedule(group, deadline)
+        is_earlier = deadline < earliest.get(group, math.inf)
+        earliest[group] = min(deadline, earliest.get(group, math.inf))
+        assert is_next == (is_earlier and deadline == min(earliest.values()))
+    assert timers.next == min(earliest.values(), default=math.inf)
+    expected = sorted((at, group) for group, at in earliest.items() if at <= now)
+    assert due(timers, now) == [group for _, group in expected]
+
+
+def test_memory_is_bounded_by_the_number_of_groups() -> None:
+    timers = GroupTimers()
+    for number in range(1000, 0, -1):
+        timers.schedule("g", float(number))
+    assert len(timers) <= TIMERS_PER_GROUP_MAX + EXTRA_TIMERS_MAX + 1
+    assert due(timers, 0.5) == []
+    assert due(timers, 1.0) == ["g"]
+
+
+def test_forgotten_groups_and_groups_without_a_deadline_are_not_due() -> None:
+    timers = GroupTimers()
+    assert not timers.schedule("none", None)
+    timers.schedule("a", 1.0)
+    timers.forget("a")
+    timers.forget("a")
+    assert due(timers, 2.0) == []
+    timers.schedule("b", 1.0)
+    timers.clear()
+    assert (due(timers, 2.0), timers.next) == ([], math.inf)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from minibroker.broker.groups.member import ClassicMember
-from minibroker.broker.groups.membership import Membership
+from minibroker.broker.groups.membership import ClassicMember, Membership, restore_member
 
 
 def member(member_id: str, *protocols: str, instance: str | None = None) -> ClassicMember:
@@ -95,7 +96,7 @@ def test_supported_protocols_follow_member_changes() -> None:
     two = membership(member("1", "a", "b"), member("2", "b"))
     assert two.supported_by_all(["b"])
     assert not two.supported_by_all(["a"])
-    two.update(two["2"], (("a", b""),), session_timeout_ms=1, rebalance_timeout_ms=9000)
+    two.update(two["2"], replace(member("2", "a"), rebalance_timeout_ms=9000))
     assert two.supported_by_all(["x", "a"])
     assert two.rebalance_timeout_s() == 9.0
     two.remove("2")
@@ -115,3 +116,50 @@ def test_subscribed_topics_are_unknown_if_one_subscription_is() -> None:
     one.protocols = (("range", b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"),)
     assert membership(one).subscribed_topics("range") == frozenset("t")
     assert membership(one, member("2")).subscribed_topics("range") is None
+
+
+def member_with(**other: object) -> ClassicMember:
+    values: dict[str, object] = {
+        "member_id": "m",
+        "group_instance_id": None,
+        "client_id": "c",
+        "client_host": "/h",
+        "session_timeout_ms": 1,
+        "rebalance_timeout_ms": 2,
+        "protocols": (("sticky", b"s"), ("range", b"r")),
+    }
+    return ClassicMember(**(values | other))  # type: ignore[arg-type]
+
+
+def test_vote_returns_most_preferred_candidate() -> None:
+    assert member_with().vote({"range", "sticky"}) == "sticky"
+    assert member_with().vote({"range", "other"}) == "range"
+
+
+def test_metadata_of_protocol_is_returned() -> None:
+    assert member_with().metadata("range") == b"r"
+    with pytest.raises(KeyError):
+        member_with().metadata("other")
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({}, True),
+        ({"join_waiter": 1}, False),
+        ({"sync_waiter": 1}, False),
+        ({"join_waiter": 1, "is_new": True}, True),
+    ],
+)
+def test_member_may_expire_only_if_it_can_send_heartbeats(
+    state: dict[str, object], expected: bool
+) -> None:
+    assert member_with(**state).may_expire is expected
+
+
+def test_record_contains_only_selected_protocol() -> None:
+    stored = member_with(group_instance_id="i").stored("range", b"mine")
+    again = restore_member(stored, "range")
+    assert again.protocols == (("range", b"r"),)
+    assert again.stored("range", b"mine") == stored
+    assert again.is_static

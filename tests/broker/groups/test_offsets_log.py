@@ -10,8 +10,7 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minibroker.broker.groups.events import GroupImage
-from minibroker.broker.groups.offsets import CommittedOffset
+from minibroker.broker.groups.offsets import CommittedOffset, PendingOffsets
 from minibroker.broker.groups.offsets_log import (
     OffsetsLog,
     OffsetsTransaction,
@@ -23,7 +22,6 @@ from minibroker.broker.groups.offsets_log import (
     commit_error,
     group_error,
 )
-from minibroker.broker.groups.pending_offsets import PendingOffsets
 from minibroker.broker.groups.records import Entry, GroupEntry, OffsetEntry
 from minibroker.broker.groups.state_log import (
     REPLAYED_BYTES_MAX,
@@ -36,8 +34,9 @@ from minibroker_protocol.control_records import EndTransactionMarker
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import HEADER_BYTES, Record, build_batch
 from tests.broker.groups.conftest import START_MS, Disk
+from tests.broker.groups.stored import stored_group
 
-IMAGE = GroupImage("consumer", 3, None, None, 5, ())
+IMAGE = stored_group("consumer", 3, None, None, 5)
 
 
 def applied(entries: Iterable[ReplayedEntry]) -> dict[str, StoredGroup]:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.groups.events import GroupImage, MemberImage
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.records import (
     Entry,
@@ -20,6 +19,7 @@ from minibroker.broker.groups.records import (
 )
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
+from tests.broker.groups.stored import stored_group, stored_member
 
 TEXT = st.text(max_size=8)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -27,7 +27,7 @@ INT64 = st.integers(0, 2**63 - 1)
 OFFSETS = st.builds(CommittedOffset, INT64, INT32, TEXT, INT64, st.none())
 EXPIRING = st.builds(CommittedOffset, INT64, st.just(-1), TEXT, INT64, INT64)
 MEMBERS = st.builds(
-    MemberImage,
+    stored_member,
     TEXT,
     st.none() | TEXT,
     TEXT,
@@ -38,13 +38,13 @@ MEMBERS = st.builds(
     st.binary(max_size=8),
 )
 IMAGES = st.builds(
-    GroupImage,
+    stored_group,
     TEXT,
     INT32,
     st.none() | TEXT,
     st.none() | TEXT,
     INT64,
-    st.lists(MEMBERS, max_size=3).map(tuple),
+    members=st.lists(MEMBERS, max_size=3).map(tuple),
 )
 ENTRIES = st.one_of(
     st.builds(OffsetEntry, TEXT, TEXT, INT32, st.none() | OFFSETS | EXPIRING),
@@ -71,9 +71,9 @@ def test_offset_with_expiry_time_is_encoded_as_version_1() -> None:
 
 
 def test_group_is_encoded_as_in_kafka() -> None:
-    member = MemberImage("m", "i", "c", "/h", 60, 10, b"S", b"A")
+    member = stored_member("m", "i", "c", "/h", 60, 10, b"S", b"A")
     key, value = encode_entry(
-        GroupEntry("g", GroupImage("consumer", 2, "range", "m", 5, (member,)))
+        GroupEntry("g", stored_group("consumer", 2, "range", "m", 5, members=(member,)))
     )
     assert key.hex(" ") == "00 02 00 01 67"
     assert value is not None
@@ -101,8 +101,8 @@ def test_older_and_newer_value_versions_are_decoded(version: int) -> None:
     )
     entry = decode_entry(key, version.to_bytes(2, "big") + encode(group, version))
     assert isinstance(entry, GroupEntry)
-    assert entry.image is not None
-    assert entry.image.members[0].rebalance_timeout_ms == (3 if version == 0 else 4)
+    assert entry.metadata is not None
+    assert entry.metadata.members[0].rebalance_timeout == (3 if version == 0 else 4)
 
 
 def test_unknown_key_types_are_ignored() -> None:

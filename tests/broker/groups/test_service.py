@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,10 +13,12 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.broker.groups import group_manager as manager_module
-from minibroker.broker.groups.events import JoinResult, LeavingMember, SyncResult
+from minibroker.broker.groups.classic_group import ClassicGroup
+from minibroker.broker.groups.events import JoinResult, LeavingMember, Moment, SyncResult
 from minibroker.broker.groups.limits import GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
-from minibroker.broker.groups.service import GroupService
+from minibroker.broker.groups.service import GroupService, report_transitions
+from minibroker.broker.groups.states import GroupState, StateTransition, TransitionCause
 from minibroker.broker.log.errors import LogError
 from minibroker_protocol.errors import ErrorCode
 
@@ -445,7 +448,7 @@ async def test_timer_queue_stays_short(
         result = worker.groups.join(group_id, event)
         assert isinstance(result, JoinResult), "what needs no waiting is answered at once"
         worker.groups.leave(group_id, say.leave(0, result.member_id))
-    assert len(worker.groups._timers) < 100
+    assert len(worker.groups._manager.timers) < 100
 
 
 async def test_names_from_clients_are_escaped_in_log(
@@ -498,3 +501,63 @@ async def test_drop_groups_with_members(autojump_clock: MockClock, worker: Worke
         for prefix, left in (("x", 1), ("g", 0)):
             worker.groups.drop_groups(prefix)
             assert len(worker.groups.list_groups()) == left
+
+
+EMPTY, PREPARING, STABLE = (
+    GroupState.EMPTY,
+    GroupState.PREPARING_REBALANCE,
+    GroupState.STABLE,
+)
+
+
+@dataclass
+class Reports:
+    """What was reported."""
+
+    all: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)
+
+    def __call__(self, what: str, name: str, before: str | None, after: str | None) -> None:
+        self.all.append((what, name, before, after))
+
+
+def move(group: ClassicGroup, before: GroupState, after: GroupState) -> None:
+    cause = next(iter(TransitionCause))
+    group.past_transitions.append(StateTransition(0.0, before, cause, after))
+
+
+def group_of_test() -> ClassicGroup:
+    return ClassicGroup("g", GroupLimits(), lambda: "id", Moment(0.0, 0))
+
+
+def test_transitions_since_the_last_one_are_reported_in_order() -> None:
+    group, reports = group_of_test(), Reports()
+    assert not group.past_transitions
+    move(group, EMPTY, PREPARING)
+    move(group, PREPARING, STABLE)
+    report_transitions(reports, group, None)
+    assert reports.all == [
+        ("group", "g", "Empty", "PreparingRebalance"),
+        ("group", "g", "PreparingRebalance", "Stable"),
+    ]
+    since = group.past_transitions[-1]
+    move(group, STABLE, EMPTY)
+    reports.all.clear()
+    report_transitions(reports, group, since)
+    assert reports.all == [("group", "g", "Stable", "Empty")]
+
+
+def test_equal_transitions_are_reported_each() -> None:
+    group, reports = group_of_test(), Reports()
+    move(group, EMPTY, EMPTY)
+    since = group.past_transitions[-1]
+    move(group, EMPTY, EMPTY)
+    report_transitions(reports, group, since)
+    assert len(reports.all) == 1
+
+
+def test_nothing_is_reported_without_a_transition_or_without_a_receiver() -> None:
+    group, reports = group_of_test(), Reports()
+    move(group, EMPTY, STABLE)
+    report_transitions(reports, group, group.past_transitions[-1])
+    report_transitions(None, group, None)
+    assert reports.all == []

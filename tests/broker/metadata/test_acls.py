@@ -12,11 +12,10 @@ from minibroker.broker.metadata.acls import (
     check_binding,
     check_filter,
     find,
-    plan_creation,
-    plan_deletion,
+    plan_acl_creation,
+    plan_acl_deletion,
 )
-from minibroker.broker.metadata.image import AclsChanged, Image, apply
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import AclsChanged, ChangeRejected, Image, apply
 from minibroker.broker.security.acl import (
     AclRule,
     Operation,
@@ -32,7 +31,7 @@ ANY = Filter(1, None, 1, None, None, 1, 1)
 
 def made(*bindings: Binding) -> Image:
     image = Image()
-    for plan in plan_creation(image, bindings):
+    for plan in plan_acl_creation(image, bindings).changes:
         assert isinstance(plan, AclsChanged)
         image = apply(image, plan)
     return image
@@ -66,9 +65,10 @@ def test_rule_is_kept_once() -> None:
     ],
 )
 def test_invalid_acl_is_rejected_and_valid_one_created(wrong: dict[str, Any]) -> None:
-    plans = plan_creation(Image(), [GOOD._replace(**wrong), GOOD])
-    assert isinstance(plans[0], ChangeRejected)
-    assert isinstance(plans[1], AclsChanged)
+    rejections, changes = plan_acl_creation(Image(), [GOOD._replace(**wrong), GOOD])
+    assert isinstance(rejections[0], ChangeRejected)
+    assert rejections[1] is None
+    assert [type(change) for change in changes] == [AclsChanged]
     assert isinstance(check_binding(GOOD._replace(**wrong)), ChangeRejected)
 
 
@@ -108,7 +108,9 @@ def test_acl_filter_matches_expected_patterns(wanted: Filter, names: set[str]) -
 
 
 def test_matching_acls_are_deleted_and_invalid_filter_rejected() -> None:
-    answers, changes = plan_deletion(IMAGE, [ANY._replace(resource=2), ANY._replace(operation=99)])
+    answers, changes = plan_acl_deletion(
+        IMAGE, [ANY._replace(resource=2), ANY._replace(operation=99)]
+    )
     assert isinstance(answers[0], list)
     assert len(answers[0]) == 3
     assert isinstance(answers[1], ChangeRejected)

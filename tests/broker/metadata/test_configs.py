@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.broker.metadata.configs import (
+    NAME_MAX,
+    RESOURCES_MAX,
     Alteration,
     ConfigOperation,
     Op,
     plan_alteration,
+    plan_levels,
+    resource_config,
+    resource_names,
+    resource_problem,
     valid_config,
 )
 from minibroker.broker.metadata.image import (
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    GROUP,
+    ChangeRejected,
     ConfigChanged,
     Image,
     PartitionRegistration,
@@ -21,7 +33,6 @@ from minibroker.broker.metadata.image import (
     TopicCreated,
     apply,
 )
-from minibroker.broker.metadata.topics import ChangeRejected
 from minibroker.broker.settings import Settings
 from minibroker.broker.settings.dynamic import Configs, effective
 from minibroker.broker.settings.topics import topic_config
@@ -252,3 +263,123 @@ def test_altered_configs_are_always_valid(
     topic_config(effective(SETTINGS, image.configs), image.topic_overrides("t"))
     for (kind, _), config in image.configs.items():
         assert valid_config(kind, config) == config
+
+
+PLAIN_SETTINGS = Settings.from_sources()
+STORAGE = "minibroker.storage"
+
+
+def plan_levels_of(
+    *operations: tuple[str, int, str | None], name: str = "1", image: Image | None = None
+) -> ConfigChanged | ChangeRejected:
+    return plan_levels(
+        image or Image(),
+        PLAIN_SETTINGS,
+        name,
+        [ConfigOperation(*operation) for operation in operations],
+    )
+
+
+def test_levels_are_set_and_unset() -> None:
+    changed = plan_levels_of(("root", Op.SET, "WARN"), (STORAGE, Op.SET, "TRACE"))
+    assert changed == ConfigChanged(BROKER_LOGGER, "1", {"root": "WARN", STORAGE: "TRACE"})
+    assert isinstance(changed, ConfigChanged)
+    image = apply(Image(), changed)
+    unset = plan_levels_of((STORAGE, Op.DELETE, None), image=image)
+    assert unset == ConfigChanged(BROKER_LOGGER, "1", {"root": "WARN"})
+
+
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [
+        (("root", Op.SET, "LOUD"), ErrorCode.INVALID_CONFIG),
+        (("root", Op.SET, "info"), ErrorCode.INVALID_CONFIG),
+        (("root", Op.DELETE, None), ErrorCode.INVALID_REQUEST),
+        (("root", 2, "INFO"), ErrorCode.INVALID_REQUEST),
+        (("none", Op.SET, "INFO"), ErrorCode.INVALID_CONFIG),
+        (("none", Op.DELETE, None), ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_invalid_level_is_rejected(
+    operation: tuple[str, int, str | None], error: ErrorCode
+) -> None:
+    refused = plan_levels_of(operation)
+    assert isinstance(refused, ChangeRejected)
+    assert refused.code == error
+
+
+@pytest.mark.parametrize("name", ["", "2", "one"])
+def test_loggers_of_another_broker_are_rejected(name: str) -> None:
+    refused = plan_levels_of(("root", Op.SET, "INFO"), name=name)
+    assert isinstance(refused, ChangeRejected)
+    assert refused.code == ErrorCode.INVALID_REQUEST
+
+
+SESSION = {"consumer.session.timeout.ms": "50000"}
+RESOURCES = replace(Image(), configs={(GROUP, "a%2Fb"): SESSION, (CLIENT_METRICS, "m"): {"a": "b"}})
+
+
+def resource_error(kind: str, name: str, config: dict[str, str], image: Image = RESOURCES) -> int:
+    problem = resource_problem(image, PLAIN_SETTINGS, kind, name, config)
+    return ErrorCode.NONE if problem is None else problem.code
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "config", "code"),
+    [
+        (GROUP, "g", SESSION, ErrorCode.NONE),
+        (GROUP, "", SESSION, ErrorCode.INVALID_REQUEST),
+        (GROUP, "g", {"a": "b"}, ErrorCode.INVALID_CONFIG),
+        (GROUP, "/" * NAME_MAX, SESSION, ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", {"interval.ms": "1000"}, ErrorCode.NONE),
+        (CLIENT_METRICS, "", {}, ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", {"a": "b"}, ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", {"interval.ms": "1"}, ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", {"interval.ms": "x"}, ErrorCode.INVALID_CONFIG),
+        (CLIENT_METRICS, "m", {"match": "a"}, ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_resource_config_is_rejected_with_kafkas_error(
+    kind: str, name: str, config: dict[str, str], code: ErrorCode
+) -> None:
+    assert resource_error(kind, name, config) == code
+
+
+def test_number_of_resources_is_limited() -> None:
+    full = {(CLIENT_METRICS, f"m{n}"): SESSION for n in range(RESOURCES_MAX[CLIENT_METRICS])}
+    image = replace(Image(), configs=full)
+    config = {"interval.ms": "1000"}
+    assert resource_error(CLIENT_METRICS, "more", config, image) == ErrorCode.POLICY_VIOLATION
+    assert resource_error(CLIENT_METRICS, "m0", config, image) == ErrorCode.NONE
+    assert resource_error(CLIENT_METRICS, "more", {}, image) == ErrorCode.NONE
+    assert resource_error(GROUP, "g", SESSION, image) == ErrorCode.NONE
+
+
+def test_names_of_resources_are_decoded() -> None:
+    assert resource_names(RESOURCES, GROUP) == ["a/b"]
+    assert resource_config(RESOURCES, GROUP, "a/b") == SESSION
+    assert resource_config(RESOURCES, GROUP, "c") == {}
+
+
+def test_alteration_of_a_group_changes_single_configs() -> None:
+    steps = (ConfigOperation("consumer.heartbeat.interval.ms", Op.SET, "6000"),)
+    plan = plan_alteration(RESOURCES, PLAIN_SETTINGS, Alteration(GROUP, "a/b", steps))
+    config = {**SESSION, "consumer.heartbeat.interval.ms": "6000"}
+    assert plan == ConfigChanged(GROUP, "a%2Fb", config)
+    removal = (ConfigOperation("consumer.session.timeout.ms", Op.DELETE),)
+    plan = plan_alteration(RESOURCES, PLAIN_SETTINGS, Alteration(GROUP, "a/b", removal))
+    assert plan == ConfigChanged(GROUP, "a%2Fb", {})
+
+
+@pytest.mark.parametrize("op", [Op.APPEND, Op.SUBTRACT])
+def test_config_of_a_group_cannot_be_appended_to(op: Op) -> None:
+    steps = (ConfigOperation("streams.rack.aware.assignment.tags", op, "a"),)
+    plan = plan_alteration(RESOURCES, PLAIN_SETTINGS, Alteration(GROUP, "g", steps))
+    assert isinstance(plan, ChangeRejected)
+    assert plan.code == ErrorCode.INVALID_CONFIG
+
+
+def test_stored_configs_that_are_invalid_are_ignored() -> None:
+    assert valid_config(GROUP, {**SESSION, "a": "b", "share.isolation.level": "c"}) == SESSION
+    stored = {"interval.ms": "1000", "match": "a", "b": "c"}
+    assert valid_config(CLIENT_METRICS, stored) == {"interval.ms": "1000"}

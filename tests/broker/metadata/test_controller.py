@@ -1,29 +1,63 @@
-"""The controller: its changes are in the store, in the image, and numbered in order."""
+"""The controller: its changes are in the store, in the image, numbered in order, and there again
+after a restart.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 import trio
 
+from minibroker.broker.metadata.acls import Binding, Filter
 from minibroker.broker.metadata.bootstrap import ControllerStartError, new_uuid
 from minibroker.broker.metadata.configs import Alteration, ConfigOperation, Op
 from minibroker.broker.metadata.controller import (
+    PRODUCER_IDS_PER_BLOCK,
     ClusterController,
+    next_producer_ids,
+    unavailable_rejection,
 )
-from minibroker.broker.metadata.feature_updates import FeatureUpdate, UpgradeType
-from minibroker.broker.metadata.features import TRANSACTION_VERSION
-from minibroker.broker.metadata.image import Image, Update, apply_update
-from minibroker.broker.metadata.producer_ids import PRODUCER_IDS_PER_BLOCK
+from minibroker.broker.metadata.credentials import CredentialChange
+from minibroker.broker.metadata.delegation_tokens import find_token, plan_token
+from minibroker.broker.metadata.features import (
+    TRANSACTION_VERSION,
+    FeatureUpdate,
+    UpgradeType,
+    level,
+)
+from minibroker.broker.metadata.image import (
+    BROKER,
+    TOPIC,
+    ChangeRejected,
+    Image,
+    Update,
+    apply_update,
+)
 from minibroker.broker.metadata.quotas import QuotaChange
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
-from minibroker.broker.metadata.store.tree import Store, UnavailableError
-from minibroker.broker.metadata.topics import NewPartitions, NewTopic
+from minibroker.broker.metadata.store.tree import (
+    Create,
+    NodeExistsError,
+    Operation,
+    Store,
+    StoreError,
+    UnavailableError,
+    UnwritableError,
+)
+from minibroker.broker.metadata.topics import (
+    NewPartitions,
+    NewTopic,
+)
+from minibroker.broker.security.acl import Pattern, Resource
+from minibroker.broker.security.delegation_token import TokenLifetimes, issue
+from minibroker.broker.security.principal import Principal
+from minibroker.broker.security.scram import Credential
 from minibroker.broker.settings import Settings
 from minibroker_protocol.errors import ErrorCode
 
@@ -469,3 +503,231 @@ async def test_changes_while_store_cannot_be_reached_time_out(
         assert rejection.code is ErrorCode.REQUEST_TIMED_OUT
     assert updates == []
     assert controller.image is before
+
+
+def test_changes_time_out_while_store_cannot_be_reached() -> None:
+    rejection = unavailable_rejection(UnavailableError("/a", "no ZooKeeper answered"))
+    assert rejection.code is ErrorCode.REQUEST_TIMED_OUT
+    assert "no ZooKeeper answered" in rejection.text
+
+
+def test_changes_fail_while_store_cannot_be_written() -> None:
+    rejection = unavailable_rejection(UnwritableError("/a", "the disk is full"))
+    assert rejection.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_producer_id_blocks_of_all_brokers_are_consecutive() -> None:
+    store = SqliteStore(MEMORY)
+    blocks = [await next_producer_ids(store, broker_id) for broker_id in (1, 2, 1)]
+    assert [block.first for block in blocks] == [n * PRODUCER_IDS_PER_BLOCK for n in range(3)]
+    assert {block.size for block in blocks} == {PRODUCER_IDS_PER_BLOCK}
+    await store.close()
+
+
+READ = Binding(2, "cats", 3, "User:alice", "*", 3, 3)
+ON = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+async def restarted(store: Store, *pairs: str) -> ClusterController:
+    for path in ("/controller", "/brokers/ids/1"):
+        await store.delete(path)
+    return await started(store, *pairs)
+
+
+async def test_acls_survive_a_restart() -> None:
+    store = SqliteStore(MEMORY)
+    cluster = await started(store, ON)
+    before = cluster.image
+    rejections, updates = await cluster.create_acls([READ, READ._replace(operation=0)])
+    assert rejections[0] is None
+    assert isinstance(rejections[1], ChangeRejected)
+    for update in updates:
+        before = apply_update(before, update)
+    assert before.acls == cluster.image.acls
+    again = await restarted(store, ON)
+    assert again.image.acls == cluster.image.acls
+    answers, _ = await again.delete_acls([Filter(2, "cats", 3, None, None, 1, 1)])
+    assert isinstance(answers[0], list)
+    assert len(answers[0]) == 1
+    assert not again.image.acls
+    assert (await restarted(store, ON)).image.acls == {}
+    assert (await again.create_acls([]))[1] == []
+    await store.close()
+
+
+async def test_foreign_acls_in_store_are_applied_to_image() -> None:
+    store = SqliteStore(MEMORY)
+    cluster = await started(store, ON)
+    await cluster.create_acls([READ])
+    rules = (await store.get("/kafka-acl/Topic/cats")).data
+    await store.multi([Create("/kafka-acl/Topic/dogs", rules)])
+    await store.delete("/kafka-acl/Topic/cats")
+    dogs, cats = Pattern(Resource.TOPIC, "dogs"), Pattern(Resource.TOPIC, "cats")
+    assert await cluster.apply_acls(dogs)
+    assert set(cluster.image.acls) == {cats, dogs}
+    assert await cluster.apply_all_acls()
+    assert set(cluster.image.acls) == {dogs}
+    assert await cluster.apply_all_acls() == []
+    await store.close()
+
+
+async def test_unreadable_acls_prevent_start_with_authorizer() -> None:
+    store = SqliteStore(MEMORY)
+    await started(store)
+    await store.ensure("/kafka-acl/Topic")
+    await store.multi([Create("/kafka-acl/Topic/cats", b"nonsense")])
+    await restarted(store)
+    with pytest.raises(ControllerStartError, match="/kafka-acl/Topic/cats"):
+        await restarted(store, ON)
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnwritableError, ErrorCode.KAFKA_STORAGE_ERROR),
+        (UnavailableError, ErrorCode.REQUEST_TIMED_OUT),
+    ],
+)
+async def test_failed_acl_writes_are_rejected_and_keep_image(
+    monkeypatch: pytest.MonkeyPatch, error: type[UnavailableError], code: ErrorCode
+) -> None:
+    store = SqliteStore(MEMORY)
+    cluster = await started(store, ON)
+    await cluster.create_acls([READ])
+    before = cluster.image
+
+    async def fail(_: object) -> None:
+        raise error("store", "cannot be written")
+
+    monkeypatch.setattr(store, "multi", fail)
+    bad = READ._replace(operation=0)
+    rejections, updates = await cluster.create_acls([READ._replace(name="dogs"), bad])
+    assert [refusal and refusal.code for refusal in rejections] == [
+        code,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert updates == []
+    everything = Filter(1, None, 1, None, None, 1, 1)
+    nothing = everything._replace(name="dogs", resource=2, pattern_type=3)
+    answers, updates = await cluster.delete_acls([everything, nothing])
+    assert isinstance(answers[0], ChangeRejected)
+    assert answers[0].code is code
+    assert answers[1:] == [[]]
+    assert updates == []
+    assert cluster.image == before
+
+
+LOWER = FeatureUpdate(TRANSACTION_VERSION.name, 1, UpgradeType.SAFE_DOWNGRADE)
+
+
+async def test_level_is_stored(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "metadata.db"))
+    cluster = await started(store)
+    assert await cluster.update_features([LOWER], validate_only=True) == (None, [])
+    assert level(cluster.image.features, TRANSACTION_VERSION) == 2
+    rejection, updates = await cluster.update_features([LOWER])
+    assert rejection is None
+    assert len(updates) == 1
+    assert await cluster.update_features([LOWER]) == (None, [])
+    await store.close()
+    store = SqliteStore(str(tmp_path / "metadata.db"))
+    again = await started(store)
+    assert level(again.image.features, TRANSACTION_VERSION) == 1
+    assert again.image.features.epoch == 1
+    await store.close()
+
+
+ALICE = Principal("User", "alice")
+
+
+async def test_tokens_and_credentials_are_stored(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "metadata.db"))
+    cluster = await started(store)
+    lifetimes = TokenLifetimes(100, 10)
+    token = issue(
+        cluster.new_token_id(), ALICE, ALICE, (), now_ms=0, requested_ms=-1, lifetimes=lifetimes
+    )
+    outcome = await cluster.change_tokens(lambda image: [plan_token(image, token)])
+    assert outcome.rejections == (None,)
+    kept = Credential(b"salt", b"stored", b"server", 4096)
+    rejections, updates = await cluster.alter_credentials([CredentialChange("alice", 1, kept)])
+    assert rejections == {"alice": None}
+    assert updates
+    await store.close()
+    store = SqliteStore(str(tmp_path / "metadata.db"))
+    again = await started(store)
+    assert find_token(again.image, token.token_id) == token
+    assert "SCRAM-SHA-256" in again.image.configs["users", "alice"]
+    await store.close()
+
+
+async def test_ids_of_tokens_differ() -> None:
+    store = SqliteStore(MEMORY)
+    cluster = await started(store)
+    assert len({cluster.new_token_id() for _ in range(50)}) == 50
+    await store.close()
+
+
+async def test_restore_returns_to_topics_and_configs_but_repeats_no_number(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    cluster = await started(store)
+    await cluster.create_topics([NewTopic("kept", 2), NewTopic("deleted", 1)])
+    await cluster.alter_configs([setting(BROKER, "", "log.cleaner.backoff.ms", "7")])
+    first = await cluster.allocate_producer_ids()
+    saved = cluster.image
+    async with cluster.saved(str(tmp_path / "copy")):
+        pass
+    await cluster.delete_topics(["deleted"])
+    await cluster.create_topics([NewTopic("new", 1), NewTopic("deleted", 3)])
+    await cluster.alter_configs([setting(TOPIC, "kept", "segment.bytes", "5000000")])
+    changed = cluster.image
+    (update,) = await cluster.restore(str(tmp_path / "copy"))
+    expected = replace(
+        saved,
+        number=changed.number + 1,
+        broker_configs_number=changed.number + 1,
+    )
+    assert cluster.image == expected
+    assert apply_update(changed, update) == expected
+    second = await cluster.allocate_producer_ids()
+    assert second.first >= first.first + first.size
+    await store.close()
+    store = SqliteStore(tmp_path / "store.sqlite")
+    again = await started(store)
+    assert again.image.topics == saved.topics
+    assert again.image.configs == saved.configs
+    assert again.image.controller_epoch == saved.controller_epoch + 1
+    await store.close()
+
+
+async def test_damaged_copy_changes_nothing(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    cluster = await started(store)
+    before = cluster.image
+    with pytest.raises(StoreError):
+        await cluster.restore(str(tmp_path / "missing" / "copy"))
+    assert cluster.image == before
+    await cluster.create_topics([NewTopic("t", 1)])
+    assert "t" in cluster.image.topics
+    await store.close()
+
+
+async def test_acl_and_feature_changes_are_tried_again_after_a_conflict(
+    store: Store, controller: ClusterController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = store.multi
+    conflicting = ["/feature", "/kafka-acl-changes/acl_changes_"]
+
+    async def conflict_first(operations: Sequence[Operation]) -> Sequence[object]:
+        if operations[-1].path in conflicting:
+            conflicting.remove(operations[-1].path)
+            raise NodeExistsError(operations[-1].path, "another program created it")
+        return await write(operations)
+
+    monkeypatch.setattr(store, "multi", conflict_first)
+    assert (await controller.create_acls([READ]))[0] == (None,)
+    assert (await controller.update_features([LOWER]))[0] is None
+    assert conflicting == []
+    assert controller.image.acls
+    assert level(controller.image.features, TRANSACTION_VERSION) == 1

@@ -11,8 +11,7 @@ from minibroker.broker.metadata.credentials import (
     shapes,
     users,
 )
-from minibroker.broker.metadata.image import USER, ConfigChanged, Image, apply
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import USER, ChangeRejected, ConfigChanged, Image, apply
 from minibroker.broker.security.scram import Credential, CredentialShape, credential_text
 from minibroker_protocol.errors import ErrorCode
 

@@ -18,8 +18,13 @@ from minibroker.broker.metadata.delegation_tokens import (
     plan_token,
     token_lifetimes,
 )
-from minibroker.broker.metadata.image import DELEGATION_TOKEN, ConfigChanged, Image, apply
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.metadata.image import (
+    DELEGATION_TOKEN,
+    ChangeRejected,
+    ConfigChanged,
+    Image,
+    apply,
+)
 from minibroker.broker.security.delegation_token import (
     DelegationToken,
     encode_token,

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.metadata.features import FinalizedLevels
 from minibroker.broker.metadata.image import (
     BROKER,
     TOPIC,
@@ -18,6 +17,7 @@ from minibroker.broker.metadata.image import (
     BrokerGone,
     Change,
     ConfigChanged,
+    FinalizedLevels,
     Image,
     ImageGapError,
     MetadataRestored,

@@ -7,16 +7,20 @@ from collections.abc import Mapping
 
 import pytest
 
-from minibroker.broker.metadata.image import ConfigChanged, Image, apply
+from minibroker.broker.metadata.image import ChangeRejected, ConfigChanged, Image, apply
 from minibroker.broker.metadata.quotas import (
     Component,
+    EffectiveQuotas,
     Match,
     QuotaChange,
     filter_problem,
     find,
     plan_change,
 )
-from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.quotas.entity import Entity
+from minibroker.broker.quotas.ledger import QuotaLedger
+from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.settings import Settings
 from minibroker_protocol.errors import ErrorCode
 
 RATE = "connection_creation_rate"
@@ -231,3 +235,31 @@ def test_strict_filter_matches_only_its_entity_types() -> None:
     assert names(any_client, strict=False) == [["c"], ["u", None], ["u", "c"]]
     assert names(Component("user", Match.DEFAULT), strict=True) == [[None]]
     assert len(names(strict=False)) == 8
+
+
+def quotas_in_force(*pairs: str) -> EffectiveQuotas:
+    return EffectiveQuotas(Settings.from_sources(pairs=pairs), QuotaLedger(11, 1000, shared=False))
+
+
+def test_quotas_follow_the_image() -> None:
+    in_force = quotas_in_force()
+    in_force.follow(Image())
+    assert in_force.quotas.table.kinds == 0
+    image = apply(Image(), ConfigChanged("users", "u", {"producer_byte_rate": "5"}))
+    in_force.follow(image)
+    assert in_force.quotas.enabled
+    before = in_force.quotas.table
+    assert before.bound(QuotaType.PRODUCE, Entity("u")) == 5
+    image = apply(image, ConfigChanged("topics", "t", {"retention.ms": "5"}))
+    in_force.follow(image)
+    assert in_force.quotas.table is before
+    in_force.follow(apply(image, ConfigChanged("users", "u", {})))
+    assert in_force.quotas.table.bound(QuotaType.PRODUCE, Entity("u")) is None
+    assert in_force.quotas.enabled  # quotas existed: the sharing groups stay the same
+
+
+def test_default_quotas_apply_with_empty_image() -> None:
+    in_force = quotas_in_force("quota.consumer.default=7")
+    in_force.follow(Image())
+    assert in_force.quotas.table.defaults == {QuotaType.FETCH: 7.0}
+    assert in_force.quotas.enabled

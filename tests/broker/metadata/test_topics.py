@@ -6,18 +6,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.metadata.image import Broker, BrokerChanged, Image, TopicCreated, apply
-from minibroker.broker.metadata.topics import (
-    PARTITIONS_MAX,
+from minibroker.broker.metadata.image import (
+    Broker,
+    BrokerChanged,
     ChangeRejected,
+    Image,
+    TopicCreated,
+    apply,
+)
+from minibroker.broker.metadata.topics import (
+    PARTITION_BYTES,
+    PARTITIONS_MAX,
+    QUOTA_EXCEEDED,
+    RESERVED_BYTES,
+    MutationLimits,
     NewPartitions,
     NewTopic,
+    allow_all,
     colliding,
     name_problem,
     offsets_topic,
+    plan_additions,
     plan_creation,
     plan_deletion,
     plan_new_partitions,
+    reject_topics,
 )
 from minibroker.broker.settings import Settings
 from minibroker_protocol.errors import ErrorCode
@@ -233,3 +246,58 @@ def test_every_plan_can_be_carried_out(wishes: list[NewTopic]) -> None:
             assert set(partition.replicas) <= set(image.brokers)
             assert len(set(partition.replicas)) == len(partition.replicas) > 0
             assert partition.leader in partition.isr
+
+
+def test_mutation_quota_is_charged_once_per_topic() -> None:
+    asked: list[int] = []
+
+    def take(partitions: int) -> bool:
+        asked.append(partitions)
+        return len(asked) == 1
+
+    allowance = MutationLimits(take)
+    assert [allowance.check("a", "plan", 3) for _ in range(3)] == ["plan"] * 3
+    assert [allowance.check("b", "plan", 4) for _ in range(2)] == [QUOTA_EXCEEDED] * 2
+    assert asked == [3, 4]
+    assert MutationLimits(take, counts=False).check("c", "plan", 5) == "plan"
+    assert asked == [3, 4]
+    assert allow_all(10**9)
+
+
+def test_partitions_exceeding_free_disk_space_are_rejected() -> None:
+    free = RESERVED_BYTES + 3 * PARTITION_BYTES
+    allowance = MutationLimits(allow_all, free_bytes=lambda: free)
+    assert allowance.check("a", "plan", 3) == "plan"
+    refused = allowance.check("b", "plan", 4)
+    assert isinstance(refused, ChangeRejected)
+    assert refused.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert f"{free} are free" in refused.text
+
+
+def test_unknown_free_disk_space_accepts_partitions() -> None:
+    assert MutationLimits(allow_all, free_bytes=lambda: -1).check("a", "plan", 10**6) == "plan"
+
+
+def test_topics_of_one_request_need_room_together() -> None:
+    free = RESERVED_BYTES + 3 * PARTITION_BYTES
+    allowance = MutationLimits(allow_all, free_bytes=lambda: free)
+    assert allowance.check("a", "plan", 2) == "plan"
+    assert isinstance(allowance.check("b", "plan", 2), ChangeRejected)
+    assert allowance.check("a", "plan", 2) == "plan"  # tried again
+    assert allowance.check("c", "plan", 1) == "plan"
+
+
+def test_rejected_topics_are_reported_in_request_order() -> None:
+    refusal = ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, "full")
+    topics = reject_topics(["b", "a"], refusal)
+    assert [(each.name, each.rejection) for each in topics] == [("b", refusal), ("a", refusal)]
+
+
+def test_duplicate_topic_is_reported_as_invalid_request() -> None:
+    twice = [NewPartitions("a", 1), NewPartitions("a", 2)]
+    outcomes, changes = plan_additions(Image(), twice, MutationLimits(allow_all))
+    assert changes == []
+    assert len(outcomes) == 2
+    for outcome in outcomes:
+        assert outcome.rejection is not None
+        assert outcome.rejection.code is ErrorCode.INVALID_REQUEST

@@ -9,7 +9,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.broker.network import request_loop as new_connection_pacer
+from minibroker.broker.network import request_loop
 from minibroker.broker.network.request_loop import PER_TURN, RECENT_TURNS, NewConnectionPacer
 
 
@@ -95,7 +95,7 @@ def test_pacer_admits_every_connection_few_per_turn(crowds: list[int]) -> None:
 async def test_waiting_connections_proceed_in_order_without_cancelled_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(new_connection_pacer, "PER_TURN", 1)
+    monkeypatch.setattr(request_loop, "PER_TURN", 1)
     pacer = NewConnectionPacer(lambda: 0)
     pacer.note_served()
     await pacer.wait_turn()

@@ -10,8 +10,8 @@ from trio.testing import MockClock
 
 from minibroker.broker.apis.serving import serving
 from minibroker.broker.metadata.features import DESCRIPTIVE, TRANSACTION_VERSION
+from minibroker.broker.personas.persona import NAMES, load
 from minibroker.broker.settings import Settings
-from minibroker.lab.personas.persona import NAMES, load
 from minibroker.runtime.stream import StreamClosed
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode

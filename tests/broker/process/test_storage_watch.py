@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.metadata.mutations import RESERVED_BYTES
+from minibroker.broker.metadata.topics import RESERVED_BYTES
 from minibroker.broker.metrics import storage_health
 from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.metrics.log import EventLog

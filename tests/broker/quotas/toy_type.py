@@ -41,10 +41,15 @@ def use() -> None:
     """Alter, describe, record, enforce, show and explain a quota of the toy type."""
     # Imported after the row was added.
     from minibroker.broker.controller.quotas import quota_explained, quotas_view
-    from minibroker.broker.metadata.effective_quotas import EffectiveQuotas
-    from minibroker.broker.metadata.image import Image, apply
-    from minibroker.broker.metadata.quotas import Component, Match, QuotaChange, find, plan_change
-    from minibroker.broker.metadata.topics import ChangeRejected
+    from minibroker.broker.metadata.image import ChangeRejected, Image, apply
+    from minibroker.broker.metadata.quotas import (
+        Component,
+        EffectiveQuotas,
+        Match,
+        QuotaChange,
+        find,
+        plan_change,
+    )
     from minibroker.broker.metrics.quota_gauges import read_gauges
     from minibroker.broker.quotas.file import parse
     from minibroker.broker.quotas.ledger import QuotaLedger

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from minibroker.broker import settings as config
+from minibroker.broker.personas.persona import NAMES
 from minibroker.broker.quotas.types import QuotaType
 from minibroker.broker.settings import (
     ACTIVITY_ENABLE,
@@ -68,7 +69,6 @@ from minibroker.broker.settings.types import (
     BadValueError,
     HostLimit,
 )
-from minibroker.lab.personas.persona import NAMES
 
 # ------------------------------------------------------------------------------------- definitions
 

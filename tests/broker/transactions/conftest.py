@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from minibroker.broker.groups.holds import NO_HOLD_POINTS, HoldPoints
+from minibroker.broker.groups.hooks import NO_HOLD_POINTS, HoldPoints
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transaction_markers import TransactionMarker
 from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC
-from minibroker.broker.transactions.limits import TransactionLimits
 from minibroker.broker.transactions.service import (
     MarkersReply,
     TransactionEnvironment,
+    TransactionLimits,
     TransactionService,
 )
 from minibroker.runtime.rpc import PeerLost

@@ -6,8 +6,7 @@ import pytest
 
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.transactions.manager import TransactionManager
-from minibroker.broker.transactions.metadata import TransactionMetadata
-from minibroker.broker.transactions.states import TransactionState
+from minibroker.broker.transactions.metadata import TransactionMetadata, TransactionState
 from minibroker_protocol.errors import ErrorCode
 from tests.broker.log.cleaner.cleaned_partition import compact
 from tests.broker.transactions.conftest import START_MS, StateDisk

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from minibroker.broker.transactions.limits import MARKERS_PER_REQUEST_MAX
-from minibroker.broker.transactions.marker_queue import MarkerQueue
+from minibroker.broker.transactions.marker_queue import MARKERS_PER_REQUEST_MAX, MarkerQueue
 
 A, B, C = ("t", 0), ("t", 1), ("t", 2)
 

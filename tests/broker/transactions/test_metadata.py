@@ -6,11 +6,16 @@ import pytest
 
 from minibroker.broker.transactions.metadata import (
     EPOCH_MAX,
+    IDLE,
+    OTHER_STATE_NAMES,
+    PREDECESSORS,
+    PREPARED,
+    STATE_NAMES,
     InvalidTransactionTransition,
     TransactionMetadata,
+    TransactionState,
     new_metadata,
 )
-from minibroker.broker.transactions.states import TransactionState
 
 PARTITION = frozenset({("t", 0)})
 
@@ -87,3 +92,28 @@ def test_invalid_transition_raises_and_names_both_states() -> None:
     empty = new_metadata(7, timeout_ms=1, now_ms=1)
     with pytest.raises(InvalidTransactionTransition, match="Empty cannot become PrepareCommit"):
         empty.prepared(committed=True, client_version=0, next_producer_id=-1, now_ms=1)
+
+
+def test_states_have_kafkas_numbers_and_names() -> None:
+    assert [(state.value, STATE_NAMES[state]) for state in TransactionState] == [
+        (0, "Empty"),
+        (1, "Ongoing"),
+        (2, "PrepareCommit"),
+        (3, "PrepareAbort"),
+        (4, "CompleteCommit"),
+        (5, "CompleteAbort"),
+    ]
+    assert not OTHER_STATE_NAMES & set(STATE_NAMES.values())
+
+
+def test_decision_is_only_followed_by_its_completion() -> None:
+    for prepared, complete in (
+        (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT),
+        (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT),
+    ):
+        followers = [state for state, before in PREDECESSORS.items() if prepared in before]
+        assert followers == [complete]
+
+
+def test_every_state_is_idle_prepared_or_ongoing() -> None:
+    assert set(TransactionState) == IDLE | PREPARED | {TransactionState.ONGOING}

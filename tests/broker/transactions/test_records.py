@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.transactions.metadata import TransactionMetadata
+from minibroker.broker.transactions.metadata import TransactionMetadata, TransactionState
 from minibroker.broker.transactions.records import (
     TransactionEntry,
     by_topic,
     decode_transaction,
 )
-from minibroker.broker.transactions.states import TransactionState
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 
 LONG = st.integers(-1, 2**63 - 1)

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.groups.holds import COMPLETING, PREPARED
-from minibroker.broker.transactions.events import (
+from minibroker.broker.groups.hooks import COMPLETING, PREPARED
+from minibroker.broker.settings import Settings
+from minibroker.broker.transactions.metadata import (
+    EPOCH_MAX,
+    TransactionMetadata,
+    TransactionState,
+    new_metadata,
+)
+from minibroker.broker.transactions.service import (
+    TransactionAnswer,
+    TransactionLimits,
+    TransactionService,
+    report_transaction,
+)
+from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
     InitProducer,
     ProducerIdAndEpoch,
     VerifyPartitions,
 )
-from minibroker.broker.transactions.metadata import EPOCH_MAX, TransactionMetadata
-from minibroker.broker.transactions.service import TransactionAnswer, TransactionService
-from minibroker.broker.transactions.states import TransactionState
 from minibroker_protocol.errors import ErrorCode
 from tests.broker.groups.held import TestHoldPoints
 
@@ -396,3 +407,46 @@ async def test_reset_that_keeps_logs_is_undone_by_loading(cluster: Cluster) -> N
         assert list(service.list_transactions()) == []
         service.load(range(50))
         assert state(service).producer_id == producer.producer_id
+
+
+METADATA = new_metadata(1, timeout_ms=1000, now_ms=0)
+
+
+@dataclass
+class Reports:
+    """What was reported."""
+
+    all: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)
+
+    def __call__(self, what: str, name: str, before: str | None, after: str | None) -> None:
+        self.all.append((what, name, before, after))
+
+
+def test_transaction_is_reported_when_its_state_changes() -> None:
+    reports = Reports()
+    ongoing = METADATA._replace(state=TransactionState.ONGOING)
+    report_transaction(reports, "t", None, METADATA)
+    report_transaction(reports, "t", METADATA, METADATA)
+    report_transaction(reports, "t", METADATA, ongoing)
+    report_transaction(reports, "t", ongoing, None)
+    report_transaction(None, "t", None, METADATA)
+    assert [(before, after) for _, _, before, after in reports.all] == [
+        (None, "Empty"),
+        ("Empty", "Ongoing"),
+        ("Ongoing", None),
+    ]
+
+
+def test_limits_are_kafkas_defaults() -> None:
+    assert TransactionLimits.from_settings(Settings.from_sources()) == TransactionLimits()
+
+
+def test_intervals_are_converted_to_seconds() -> None:
+    settings = Settings.from_sources(
+        pairs=[
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms=500",
+            "transaction.remove.expired.transaction.cleanup.interval.ms=1500",
+        ]
+    )
+    limits = TransactionLimits.from_settings(settings)
+    assert (limits.abort_interval_s, limits.expiry_interval_s) == (0.5, 1.5)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.broker.transactions.events import (
+from minibroker.broker.transactions.metadata import (
+    EPOCH_MAX,
+    TIMEOUT_OF_TWO_PHASE_COMMIT,
+    TransactionMetadata,
+)
+from minibroker.broker.transactions.metadata import TransactionState as State
+from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
     InitProducer,
@@ -13,13 +19,6 @@ from minibroker.broker.transactions.events import (
     TransactionDecision,
     TransactionTimedOut,
     VerifyPartitions,
-)
-from minibroker.broker.transactions.metadata import (
-    EPOCH_MAX,
-    TIMEOUT_OF_TWO_PHASE_COMMIT,
-    TransactionMetadata,
-)
-from minibroker.broker.transactions.state_machine import (
     add_partitions,
     end_transaction,
     init_producer,
@@ -29,7 +28,6 @@ from minibroker.broker.transactions.state_machine import (
     time_out,
     verify_partitions,
 )
-from minibroker.broker.transactions.states import TransactionState as State
 from minibroker_protocol.errors import ErrorCode
 
 OK = ErrorCode.NONE
@@ -324,3 +322,12 @@ def test_only_idle_ids_expire() -> None:
         idle = state in (State.EMPTY, *COMPLETE)
         assert is_expired(at(state), 1_100, 1_000) == idle
         assert not is_expired(at(state), 1_099, 1_000)
+
+
+def test_decision_is_success_without_write_by_default() -> None:
+    decision = TransactionDecision()
+    assert decision.error is ErrorCode.NONE
+    assert decision.producer == (-1, -1)
+    assert decision.write is None
+    assert decision.keep is None
+    assert not decision.needs_producer_id

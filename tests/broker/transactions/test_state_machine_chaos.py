@@ -17,7 +17,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from minibroker.broker.transactions.events import (
+from minibroker.broker.transactions.metadata import EPOCH_MAX, TransactionMetadata
+from minibroker.broker.transactions.metadata import TransactionState as State
+from minibroker.broker.transactions.records import TransactionEntry, decode_transaction
+from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
     InitProducer,
@@ -25,10 +28,6 @@ from minibroker.broker.transactions.events import (
     ProducerIdAndEpoch,
     TransactionDecision,
     TransactionTimedOut,
-)
-from minibroker.broker.transactions.metadata import EPOCH_MAX, TransactionMetadata
-from minibroker.broker.transactions.records import TransactionEntry, decode_transaction
-from minibroker.broker.transactions.state_machine import (
     add_partitions,
     end_transaction,
     init_producer,
@@ -36,7 +35,6 @@ from minibroker.broker.transactions.state_machine import (
     markers_written,
     time_out,
 )
-from minibroker.broker.transactions.states import TransactionState as State
 from minibroker_protocol.errors import ErrorCode
 
 OK, CONCURRENT = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from minibroker.broker.groups import holds
+from minibroker.broker.groups import hooks
 from minibroker.lab.control.fault_shapes import FaultHold, FaultPoint, FaultRule
 from minibroker.lab.faults.actions import ENTITY_FIELDS, SELECTORS
 from minibroker.lab.faults.points import APPLIED, POINTS, is_inside, selectors_of
@@ -14,7 +14,7 @@ from minibroker_protocol.entities import selectable
 
 def test_every_point_has_a_row() -> None:
     assert list(POINTS) == list(get_args(FaultPoint))
-    assert {holds.REBALANCE, holds.PREPARED, holds.COMPLETING, APPLIED} == {
+    assert {hooks.REBALANCE, hooks.PREPARED, hooks.COMPLETING, APPLIED} == {
         name for name, point in POINTS.items() if point.api is None
     }
 

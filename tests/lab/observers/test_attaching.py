@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.broker.admission.connection_events import ConnectionEvents
-from minibroker.broker.groups.holds import PREPARED
+from minibroker.broker.groups.hooks import PREPARED
 from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import ACCEPTOR, PROCESSOR, WORKER

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.broker.groups.holds import PREPARED, REBALANCE
+from minibroker.broker.groups.hooks import PREPARED, REBALANCE
 from minibroker.lab.control.fault_shapes import FaultHold, FaultRule
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.faults.rules import ActiveRule

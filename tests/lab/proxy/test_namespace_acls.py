@@ -14,9 +14,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.apis import create_acls, delete_acls, describe_acls
 from minibroker.broker.apis.base import CONTROLLER
-from minibroker.broker.metadata.acls import plan_creation, plan_deletion
+from minibroker.broker.metadata.acls import plan_acl_creation, plan_acl_deletion
 from minibroker.broker.metadata.image import Image
-from minibroker.broker.metadata.topics import ChangeRejected
 from minibroker.broker.security.acl import (
     AclRule,
     Acls,
@@ -83,13 +82,8 @@ class BrokerWithAcls:
         parts = api.split(context, request)
         if not parts:
             return api.merge(context, request, {})
-        plan = plan_creation if api is create_acls else plan_deletion
-        planned: Any = plan(image, parts[CONTROLLER])
-        if api is create_acls:
-            reply = [each if isinstance(each, ChangeRejected) else None for each in planned]
-            changes = [each for each in planned if not isinstance(each, ChangeRejected)]
-        else:
-            reply, changes = planned
+        plan: Any = plan_acl_creation if api is create_acls else plan_acl_deletion
+        reply, changes = plan(image, parts[CONTROLLER])
         self.acls |= {change.pattern: change.rules for change in changes}
         self.acls = {pattern: rules for pattern, rules in self.acls.items() if rules}
         return api.merge(context, request, {CONTROLLER: reply})

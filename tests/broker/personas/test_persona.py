@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.lab.personas.persona import FACTS, NAMES, BadFacts, load, parse
+from minibroker.broker.personas.persona import FACTS, NAMES, BadFacts, load, parse
 from minibroker_protocol.registry import ApiKey
 
 GOOD: dict[str, Any] = {

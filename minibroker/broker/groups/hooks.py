@@ -1,7 +1,9 @@
-"""The places at which a test can hold a coordinator, and the interface to what holds there.
+"""What is attached to the coordinators of groups and transactions: hold points and state reports.
 
-Owns the names of these places. It must never know rules or tasks. Invariant: what was held
-continues exactly once, and without rules nothing is held. Kafka has no equivalent.
+Owns the names of the places at which a test can hold a coordinator, and the interfaces to what
+holds there and to what is told of changed states. It must never know rules or tasks. Invariant:
+what was held continues exactly once, and without rules nothing is held. Kafka has no hold points,
+and logs transitions.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ PREPARED: Final = "transaction.prepared"
 
 COMPLETING: Final = "transaction.completing"
 """All markers of a transaction are written, and its completion is not stored."""
+
+
+OnState = Callable[[str, str, str | None, str | None], object]
+"""Takes what has the state, its name, and the states before and after; None if there is none."""
 
 
 class HoldPoints(Protocol):

@@ -17,7 +17,6 @@ from minibroker.broker.groups.events import (
     Persisted,
     TimePassed,
 )
-from minibroker.broker.groups.group_state_machine import handle
 from minibroker.broker.groups.limits import GroupLimits
 from minibroker.broker.groups.states import GroupState
 from minibroker_protocol.errors import ErrorCode
@@ -77,7 +76,7 @@ class Chaos:
         if hasattr(event, "waiter"):
             self.open.add(event.waiter)
         while event is not None:
-            decisions = handle(self.group, event, Moment(self.now, round(self.now * 1000)))
+            decisions = self.group.handle(event, Moment(self.now, round(self.now * 1000)))
             event = None
             for decision in decisions:
                 if isinstance(decision, GroupAnswer):

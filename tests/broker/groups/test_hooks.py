@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibroker.broker.groups.holds import NO_HOLD_POINTS, REBALANCE
+from minibroker.broker.groups.hooks import NO_HOLD_POINTS, REBALANCE
 
 
 def test_nothing_is_held_without_rules() -> None:
