@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.apis import create_acls, delete_acls, describe_acls
-from minibroker.broker.apis.base import CONTROLLER
 from minibroker.broker.metadata.acls import plan_creation, plan_deletion
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metadata.topics import ChangeRejected
@@ -75,24 +74,31 @@ class BrokerWithAcls:
 
     async def ask(self, request: Message) -> Any:
         self.asked.append(request)
-        image = Image(acls=self.acls)
-        context: Any = SimpleNamespace(image=image, authorizer=self._enabled or None)
+        context: Any = SimpleNamespace(image=self.image, authorizer=self._enabled or None)
         if isinstance(request, DescribeAclsRequest):
-            return describe_acls.merge(context, request, {})
+            return describe_acls.answer(context, request)
         api: Any = create_acls if isinstance(request, CreateAclsRequest) else delete_acls
-        parts = api.split(context, request)
-        if not parts:
-            return api.merge(context, request, {})
-        plan = plan_creation if api is create_acls else plan_deletion
-        planned: Any = plan(image, parts[CONTROLLER])
-        if api is create_acls:
-            reply = [each if isinstance(each, ChangeRejected) else None for each in planned]
-            changes = [each for each in planned if not isinstance(each, ChangeRejected)]
-        else:
-            reply, changes = planned
+        rejection = api.reject(context, request)
+        if rejection is not None:
+            return rejection
+        scope = SimpleNamespace(cluster=self, publish=self._publish)
+        return await api.execute(scope, SimpleNamespace(message=request))
+
+    @property
+    def image(self) -> Image:
+        return Image(acls=self.acls)
+
+    async def create_acls(self, bindings: Any) -> Any:
+        planned: Any = plan_creation(self.image, bindings)
+        rejections = [each if isinstance(each, ChangeRejected) else None for each in planned]
+        return rejections, [each for each in planned if not isinstance(each, ChangeRejected)]
+
+    async def delete_acls(self, filters: Any) -> Any:
+        return plan_deletion(self.image, filters)
+
+    async def _publish(self, changes: Any) -> None:
         self.acls |= {change.pattern: change.rules for change in changes}
         self.acls = {pattern: rules for pattern, rules in self.acls.items() if rules}
-        return api.merge(context, request, {CONTROLLER: reply})
 
 
 NAMES = st.sampled_from(["orders", "ord", "o", "*", "ns.", "x*", ""])
