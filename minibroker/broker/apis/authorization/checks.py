@@ -58,11 +58,12 @@ def check_requirements(
             continue
         place = place_of(cls, ctx.version, required.on)
         if place.array is not None:
-            denied += _deny_elements(ctx, request, required, place.array, place.field)
+            denied += _deny_elements(ctx, request, required, place, place.array)
             continue
-        resource, name = _resource_of(ctx, request, place.field)
-        if name is not None and not ctx.allows(required.operation, resource, name):
-            return Denied(_refuse(ctx, request, required, ERRORS[resource]))
+        name = CLUSTER_NAME if place.field is None else getattr(request, place.field.name)
+        assert place.resource is not None
+        if name is not None and not ctx.allows(required.operation, place.resource, name):
+            return Denied(_refuse(ctx, request, required, ERRORS[place.resource]))
     if not denied:
         return None
 
@@ -78,8 +79,10 @@ def check_requirements(
 class Place(NamedTuple):
     """Where a request names what an operation is on."""
 
+    resource: Resource | None
+    """The type of what is named; None if each element has a type."""
     field: Field | None
-    """The field of the request or of an element; None for the cluster."""
+    """The field of the request or an element; None for the cluster, and if elements are names."""
     array: Field | None
     """The array of the request with the names; None if the request has one name."""
 
@@ -88,15 +91,17 @@ class Place(NamedTuple):
 def place_of(cls: type[Struct], version: int, meaning: Meaning) -> Place:
     """Return where requests of a class name what a requirement is on."""
     if meaning is Meaning.CLUSTER:
-        return Place(None, None)
+        return Place(Resource.CLUSTER, None, None)
+    resource = _RESOURCES.get(meaning)
     for item in _fields(cls, version):
         inner = struct_in(item)
         if generic_meaning(item) is meaning:
-            return Place(item, item if isinstance(item.kind, Array) else None)
+            is_array = isinstance(item.kind, Array)
+            return Place(resource, None, item) if is_array else Place(resource, item, None)
         if isinstance(item.kind, Array) and inner is not None:
             named = _named(inner, version, meaning)
             if named is not None:
-                return Place(named, item)
+                return Place(resource, named, item)
     raise LookupError(f"{cls.__name__} of version {version} names no {meaning.value}")
 
 
@@ -111,17 +116,18 @@ def _fields(cls: type[Struct], version: int) -> list[Field]:
     return [item for item in cls.__fields__ if item.versions.has(version)]
 
 
-def _resource_of(ctx: Context, named: Any, field: Field | None) -> tuple[Resource, str | None]:
-    """The type and the name of what a request or an element of it names."""
+def _resource_of(ctx: Context, element: Any, place: Place) -> tuple[Resource, str | None]:
+    """The type and the name of what an element of a request names."""
+    resource, field, _ = place
     if field is None:
-        return Resource.CLUSTER, CLUSTER_NAME
-    if not isinstance(named, Struct):
-        assert isinstance(field.means, Meaning)
-        return _RESOURCES[field.means], named
-    value, meaning = getattr(named, field.name), meaning_in(named, field)
-    if meaning is Meaning.TOPIC_ID:
+        assert resource is not None
+        return resource, element
+    value = getattr(element, field.name)
+    if field.means is Meaning.TOPIC_ID:
         return Resource.TOPIC, ctx.image.topic_names.get(value)
-    resource = None if meaning is None else _RESOURCES.get(meaning)
+    if resource is None:
+        meaning = meaning_in(element, field)
+        resource = None if meaning is None else _RESOURCES.get(meaning)
     return (Resource.CLUSTER, CLUSTER_NAME) if resource is None else (resource, value)
 
 
@@ -133,13 +139,13 @@ class _DeniedElements(NamedTuple):
 
 
 def _deny_elements(
-    ctx: Context, request: Any, required: Requires, array: Field, field: Field | None
+    ctx: Context, request: Any, required: Requires, place: Place, array: Field
 ) -> list[_DeniedElements]:
     """Remove the denied elements of an array from a request, and return their errors."""
     permitted, denied = [], []
     known: dict[tuple[Resource, str | None], bool] = {}
     for element in getattr(request, array.name) or ():
-        named = resource, name = _resource_of(ctx, element, field)
+        named = resource, name = _resource_of(ctx, element, place)
         is_repeated = named in known
         if not is_repeated:
             known[named] = name is None or ctx.allows(required.operation, resource, name)
