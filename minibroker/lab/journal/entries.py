@@ -18,7 +18,7 @@ from minibroker_protocol.compiler import decode
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 from minibroker_protocol.headers import decode_request_header, decode_response_header
 from minibroker_protocol.registry import ApiKey
-from minibroker_protocol.schema import Array, Struct
+from minibroker_protocol.schema import Array, Message, Struct
 from minibroker_protocol.types import UUID, uuid_text
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
@@ -145,6 +145,12 @@ def decoded(entry: JournalEntry) -> Mapping[str, Any] | None:
     Fields have Kafka's names in snake case; structs are mappings, UUIDs are texts, bytes and
     records are bytes.
     """
+    message = decoded_message(entry)
+    return None if message is None else _fields(*message)
+
+
+def decoded_message(entry: JournalEntry) -> tuple[Message, int] | None:
+    """Return the body of a request or response and its version; None if it cannot be read."""
     frame = entry.frame
     if frame is None or entry.kind not in {EntryKind.REQUEST, EntryKind.RESPONSE}:
         return None
@@ -152,9 +158,7 @@ def decoded(entry: JournalEntry) -> Mapping[str, Any] | None:
         if entry.kind is EntryKind.REQUEST:
             header, at = decode_request_header(frame)
             schema = registry.schema(header.api_key)
-            return _fields(
-                decode(schema.request, header.api_version, frame, at), header.api_version
-            )
+            return decode(schema.request, header.api_version, frame, at), header.api_version
         key = api_key(entry.api or "")
         if key is None or entry.version is None:
             return None
@@ -162,7 +166,7 @@ def decoded(entry: JournalEntry) -> Mapping[str, Any] | None:
         if key == ApiKey.API_VERSIONS and not schema.valid_versions.has(version):
             version = 0  # The answer to a version that is too new (KIP-511).
         _, at = decode_response_header(frame, key, version)
-        return _fields(decode(schema.response, version, frame, at), version)
+        return decode(schema.response, version, frame, at), version
     except (DecodeError, UnsupportedVersion):
         return None
 
