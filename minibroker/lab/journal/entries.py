@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode
+from minibroker_protocol.entities import has_secrets
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 from minibroker_protocol.headers import decode_request_header, decode_response_header
 from minibroker_protocol.registry import ApiKey
@@ -26,20 +28,19 @@ JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON
 FRAME_BYTES_MAX: Final = 64 * 1024
 """Larger frames are not kept: their entries have only the size."""
 
-SECRET_APIS: Final = frozenset(
-    {
-        ApiKey.SASL_HANDSHAKE,
-        ApiKey.SASL_AUTHENTICATE,
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.CREATE_DELEGATION_TOKEN,
-        ApiKey.RENEW_DELEGATION_TOKEN,
-        ApiKey.EXPIRE_DELEGATION_TOKEN,
-        ApiKey.DESCRIBE_DELEGATION_TOKEN,
-    }
-)
-"""APIs whose frames are not kept, because they may contain passwords and keys."""
+
+@cache
+def may_have_secrets(key: int) -> bool:
+    """Whether the frames of an API are not kept, because they may contain passwords and keys.
+
+    The schemas say which fields are secret. After a SaslHandshake, frames without a header follow.
+    """
+    try:
+        schema = registry.schema(key)
+    except UnsupportedVersion:
+        return False
+    is_secret = has_secrets(schema.request) or has_secrets(schema.response)
+    return is_secret or key == ApiKey.SASL_HANDSHAKE
 
 
 class EntryKind(StrEnum):
