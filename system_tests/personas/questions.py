@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from minibroker.broker.settings import BROKER_SETTINGS
-from minibroker.lab.personas.persona import ALL, DELAYED, MUTED, NONE, OWN
+from minibroker.broker.settings.persona import ALL, DELAYED, MUTED, NONE, OWN
 from minibroker_protocol.compiler import decode
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.headers import decode_response_header

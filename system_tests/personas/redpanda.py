@@ -10,7 +10,7 @@ import re
 import subprocess
 from typing import Any, Final
 
-from minibroker.lab.personas.persona import ALL, MUTED
+from minibroker.broker.settings.persona import ALL, MUTED
 from minibroker_protocol.registry import ApiKey
 
 HANDLERS: Final = "src/v/kafka/server/handlers"

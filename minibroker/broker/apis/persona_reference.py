@@ -13,7 +13,8 @@ from typing import Final
 from minibroker.broker.apis.registry import APIS
 from minibroker.broker.apis.serving import narrowed
 from minibroker.broker.metadata.features import DESCRIPTIVE, FEATURES
-from minibroker.lab.personas.persona import ALL, DELAYED, MUTED, NAMES, NONE, OWN, Persona, load
+from minibroker.broker.settings.persona import ALL, DELAYED, MUTED, NONE, OWN, Persona
+from minibroker.lab.personas.persona import NAMES, load
 from minibroker_protocol import registry
 from minibroker_protocol.errors import ErrorCode
 

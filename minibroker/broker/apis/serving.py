@@ -17,7 +17,7 @@ from minibroker.broker.settings.persona_definitions import PERSONA
 if TYPE_CHECKING:
     from minibroker.broker.apis.base import ServedApi, ServedVersions
     from minibroker.broker.settings import Settings
-    from minibroker.lab.personas.persona import Persona
+    from minibroker.broker.settings.persona import Persona
 
 
 class Serving(NamedTuple):

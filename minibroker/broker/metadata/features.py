@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from minibroker.lab.personas.persona import Features, Persona, VersionRange
+from minibroker.broker.settings.persona import Features, Persona, VersionRange
 
 
 class Feature(NamedTuple):

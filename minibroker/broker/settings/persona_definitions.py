@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from minibroker.broker.settings.persona import DELAYED, Persona
 from minibroker.broker.settings.quota_definitions import DELAY, MUTE, QUOTA_THROTTLE_MODE
 from minibroker.broker.settings.setting import setting
 from minibroker.broker.settings.similar_names import similar_names
 from minibroker.broker.settings.types import BadValueError, Kind, SettingType, optional
-from minibroker.lab.personas.persona import DELAYED, NAMES, Persona, load
+from minibroker.lab.personas.persona import NAMES, load
 
 _SIMILARITY_MIN: Final = 0.6
 _SIMILAR_MAX: Final = 3

@@ -1,10 +1,10 @@
-"""A persona: the APIs, features and answers of one broker version, read from its file of facts.
+"""Personas: the facts about brokers of other versions and makers, each read from its file.
 
-Owns the form of the facts and their check. It must never know what this broker serves: the layers
-above serve the intersection. Invariant: a persona that was read is complete and consistent, so its
-readers check nothing; each file names the source of its facts. Files are written by
-``python -m system_tests.personas``, which starts the broker itself. In Kafka the facts are spread
-over ``ApiKeys``, ``ApiVersionsResponse``, ``KafkaApis`` and ``Features``.
+Owns the facts and their check; ``settings.persona`` is their form. It must never know what this
+broker serves. Invariant: a persona that was read is complete and consistent; each file names the
+source of its facts. Files are written by ``python -m system_tests.personas``, which starts the
+broker itself. In Kafka the facts are spread over ``ApiKeys``, ``ApiVersionsResponse``,
+``KafkaApis`` and ``Features``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from minibroker.broker.settings.persona import (
+    LISTED_WITH_ERROR,
+    THROTTLED,
+    Behaviour,
+    Features,
+    Persona,
+    VersionRange,
+)
 
 FACTS: Final = Path(__file__).with_name("facts")
 
@@ -28,62 +37,6 @@ NAMES: Final = (
     "redpanda",
 )
 """All personas, in the order of the reference."""
-
-ALL, OWN, NONE = "all", "own", "none"
-LISTED_WITH_ERROR: Final = (ALL, OWN, NONE)
-"""What a response to an unknown version of ApiVersions lists: all APIs, ApiVersions, nothing."""
-
-DELAYED, MUTED = "delayed", "muted"
-THROTTLED: Final = (DELAYED, MUTED)
-"""Whether a throttled response comes late, or at once from a connection that is muted then."""
-
-
-class VersionRange(NamedTuple):
-    """Lowest and highest version, or level of a feature."""
-
-    low: int
-    high: int
-
-
-class Features(NamedTuple):
-    """Supported ranges, and finalized levels with their epoch."""
-
-    supported: Mapping[str, VersionRange]
-    finalized: Mapping[str, int]
-    epoch: int
-
-
-class Behaviour(NamedTuple):
-    """Answers that do not follow from version numbers; an error code of 0 is none."""
-
-    unknown_api_versions_lists: str
-    """One of ``LISTED_WITH_ERROR``."""
-    throttled: str
-    """One of ``THROTTLED``."""
-    new_topic_error: int
-    """Error of a topic in the Metadata response to the request that creates it."""
-    unknown_producer_error: int
-    """Error of a batch of an unknown producer whose sequence number is not 0."""
-    cluster_id_prefix: str
-    """Start of a generated cluster id."""
-
-
-class Persona(NamedTuple):
-    """The facts about one broker."""
-
-    name: str
-    source: str
-    """The broker that was started, or the source text that was read."""
-    versions: Mapping[int, VersionRange]
-    """Versions that ApiVersions lists, by API key."""
-    features: Features | None
-    """None if ApiVersions has no features in any version."""
-    behaviour: Behaviour
-    defaults: Mapping[str, str]
-    """Defaults of settings that differ from those of the newest Kafka."""
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class BadFacts(ValueError):

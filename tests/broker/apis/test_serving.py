@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from minibroker.broker.apis.registry import APIS, advertised
 from minibroker.broker.apis.serving import narrowed, serving
 from minibroker.broker.settings import Settings
-from minibroker.lab.personas.persona import NAMES, Persona, VersionRange, load
+from minibroker.broker.settings.persona import Persona, VersionRange
+from minibroker.lab.personas.persona import NAMES, load
 from minibroker_protocol.registry import ApiKey
 
 RANGES = st.tuples(st.integers(0, 20), st.integers(0, 20)).map(
