@@ -147,7 +147,7 @@ def decoded(entry: JournalEntry) -> Mapping[str, Any] | None:
     records are bytes.
     """
     message = decoded_message(entry)
-    return None if message is None else _fields(*message)
+    return None if message is None else fields_of_message(*message)
 
 
 def decoded_message(entry: JournalEntry) -> tuple[Message, int] | None:
@@ -191,7 +191,8 @@ _KEYS_BY_NUMBER: Final = {str(int(key)): key for key in ApiKey}
 _KEYS_BY_NAME: Final = {key.name.replace("_", "").lower(): key for key in ApiKey}
 
 
-def _fields(struct: Struct, version: int) -> dict[str, Any]:
+def fields_of_message(struct: Struct, version: int) -> dict[str, Any]:
+    """Return the fields of a decoded body, as `decoded` does."""
     return {
         each.name: _value(each.kind, getattr(struct, each.name), version)
         for each in type(struct).__fields__
@@ -201,7 +202,7 @@ def _fields(struct: Struct, version: int) -> dict[str, Any]:
 
 def _value(kind: object, value: Any, version: int) -> Any:
     if isinstance(value, Struct):
-        return _fields(value, version)
+        return fields_of_message(value, version)
     if isinstance(kind, Array) and value is not None:
         return [_value(kind.element, each, version) for each in value]
     if kind is UUID:
