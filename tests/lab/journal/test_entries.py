@@ -73,7 +73,7 @@ def test_api_name_of_an_unknown_key_is_its_number() -> None:
 
 
 def test_frames_of_apis_with_secrets_are_not_kept() -> None:
-    assert {key for key in ApiKey if may_have_secrets(key)} == {
+    assert {key for key in ApiKey if may_have_secrets(key)} >= {
         ApiKey.SASL_HANDSHAKE,
         ApiKey.SASL_AUTHENTICATE,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
@@ -91,5 +91,5 @@ def test_frames_of_apis_with_secrets_are_not_kept() -> None:
 @pytest.mark.parametrize("key", ApiKey)
 def test_api_with_a_secret_field_keeps_no_frames(key: ApiKey) -> None:
     api = schema(key)
-    if has_secrets(api.request) or has_secrets(api.response):
-        assert may_have_secrets(key)
+    is_secret = has_secrets(api.request) or has_secrets(api.response)
+    assert may_have_secrets(key) == (is_secret or key is ApiKey.SASL_HANDSHAKE)

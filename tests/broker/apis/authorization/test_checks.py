@@ -179,6 +179,6 @@ async def test_repeated_config_resource_is_denied_each_time_and_logged_once(apis
     ctx.denied = lambda *what: denied.append(what)
     api = APIS[ApiKey.DESCRIBE_CONFIGS]
     assert api.split(ctx, request) == {}
-    response = api.merge(ctx, request, {})
+    response: Any = api.merge(ctx, request, {})
     assert [each.error_code for each in response.results] == [31, 31]
     assert denied == [(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, "kafka-cluster")]
