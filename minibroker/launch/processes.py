@@ -104,7 +104,7 @@ def preload(settings: Settings) -> None:
 
     codecs.lookup("utf-16-le")  # Used for the partition of a group.
     if settings[AUTHORIZER_CLASS_NAME]:
-        import minibroker.broker.apis.authorization.table
+        import minibroker.broker.apis.authorization.special_checks
     protocols = (settings.security_protocol(one.name) for one in settings.client_listeners)
     if any(map(has_tls, protocols)):
         import minibroker.broker.network.tls  # noqa: F401

@@ -14,7 +14,8 @@ import importlib
 from typing import NamedTuple
 
 from minibroker_protocol.errors import UnsupportedVersion
-from minibroker_protocol.schema import Message
+from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.schema import Field, Message
 from minibroker_protocol.versions import NONE, Versions
 
 
@@ -164,5 +165,17 @@ def schema(key: int) -> ApiSchema:
 @functools.cache
 def throttle_versions(key: int) -> Versions:
     """The versions of an API whose responses say how long the client is throttled."""
+    field = _throttle_time(key)
+    return NONE if field is None else field.versions
+
+
+@functools.cache
+def obeyed_throttle_versions(key: int) -> Versions:
+    """The versions of an API in which clients throttle themselves (KIP-219)."""
+    field = _throttle_time(key)
+    return NONE if field is None else field.obeyed
+
+
+def _throttle_time(key: int) -> Field | None:
     fields = schema(key).response.__fields__
-    return next((item.versions for item in fields if item.name == "throttle_time_ms"), NONE)
+    return next((item for item in fields if item.means is Meaning.THROTTLE_TIME), None)

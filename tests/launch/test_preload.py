@@ -25,7 +25,7 @@ print(*sys.modules)
             (),
             {"minibroker_protocol.codecs", "encodings.utf_16_le"},
             {
-                "minibroker.broker.apis.authorization.table",
+                "minibroker.broker.apis.authorization.special_checks",
                 "minibroker.broker.network.tls",
                 "javaproperties",
                 "difflib",
@@ -33,13 +33,13 @@ print(*sys.modules)
         ),
         (
             (AUTHORIZER,),
-            {"minibroker.broker.apis.authorization.table"},
+            {"minibroker.broker.apis.authorization.special_checks"},
             {"minibroker.broker.network.tls"},
         ),
         (
             TLS,
             {"minibroker.broker.network.tls", "encodings.utf_16_be", "encodings.utf_32_be"},
-            {"minibroker.broker.apis.authorization.table"},
+            {"minibroker.broker.apis.authorization.special_checks"},
         ),
     ],
 )

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC, offsets_partition
+from minibroker.broker.security.acl import Operation
 from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.broker.transactions.state_machine import AddPartitions, ProducerIdAndEpoch
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -64,6 +66,10 @@ def merge(
 API: Api[AddOffsetsToTxnRequest, AddOffsetsPart, ErrorCode, AddOffsetsToTxnResponse] = Api(
     key=ApiKey.ADD_OFFSETS_TO_TXN,
     versions=(0, 4),
+    requires=(
+        Requires(Operation.WRITE, Meaning.TRANSACTIONAL_ID),
+        Requires(Operation.READ, Meaning.GROUP),
+    ),
     split=split,
     execute=execute,
     merge=merge,

@@ -12,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from typing import Any, Final
 
-from minibroker.broker.apis.base import Api, Context, Owner, SingleForm, SingleScope, WorkerScope
+from minibroker.broker.apis.base import (
+    SPECIAL,
+    Api,
+    Context,
+    Owner,
+    SingleForm,
+    SingleScope,
+    WorkerScope,
+)
 from minibroker.broker.apis.transaction_parts import (
     AddPartitionsPart,
     AddPartitionsReply,
@@ -205,6 +213,7 @@ API: Api[
 ] = Api(
     key=ApiKey.ADD_PARTITIONS_TO_TXN,
     versions=(0, 5),
+    requires=SPECIAL,
     split=split,
     execute=execute,
     merge=merge,

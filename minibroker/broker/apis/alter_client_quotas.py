@@ -9,14 +9,18 @@ quotas. In Kafka: ``ClientQuotaControlManager.alterClientQuotas``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
-from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
-from minibroker.broker.metadata.image import ChangeRejected
+from minibroker.broker.apis.base import (
+    CLUSTER_DENIED_TEXT,
+    ControllerRequest,
+    ControllerScope,
+    Requires,
+    at_controller,
+)
 from minibroker.broker.metadata.quotas import IP_TYPE, QuotaChange
+from minibroker.broker.security.acl import Operation
 from minibroker.runtime.hosts import unresolvable
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
@@ -26,25 +30,32 @@ from minibroker_protocol.messages.alter_client_quotas import (
 from minibroker_protocol.registry import ApiKey
 
 
-class AlterClientQuotasPart(NamedTuple):
-    """Requested quota changes."""
-
-    changes: tuple[QuotaChange, ...]
-    validate_only: bool
-
-
-AlterClientQuotasReply = tuple[ChangeRejected | None, ...]
-
-
-def split(
-    _ctx: Context, request: AlterClientQuotasRequest
-) -> Mapping[Owner, AlterClientQuotasPart]:
-    """Send everything to the controller."""
-    return {
-        CONTROLLER: AlterClientQuotasPart(
-            tuple(map(_change, request.entries)), request.validate_only
-        )
+async def execute(
+    scope: ControllerScope, request: ControllerRequest[AlterClientQuotasRequest]
+) -> AlterClientQuotasResponse:
+    """Resolve host names, validate, store, and wait until every process applied the quotas."""
+    message = request.message
+    changes = tuple(map(_change, message.entries))
+    names = {
+        name
+        for change in changes
+        for entity_type, name in change.entity
+        if entity_type == IP_TYPE and name
     }
+    outcome = await scope.cluster.alter_quotas(
+        changes, unresolvable=await unresolvable(names), validate_only=message.validate_only
+    )
+    await scope.publish(outcome.updates)
+    return AlterClientQuotasResponse(
+        entries=[
+            AlterClientQuotasResponseEntryData(
+                error_code=rejection.code if rejection else ErrorCode.NONE,
+                error_message=rejection.text if rejection else None,
+                entity=entry.entity,
+            )
+            for entry, rejection in zip(message.entries, outcome.rejections, strict=True)
+        ]
+    )
 
 
 def _change(entry: AlterClientQuotasRequestEntryData) -> QuotaChange:
@@ -54,52 +65,9 @@ def _change(entry: AlterClientQuotasRequestEntryData) -> QuotaChange:
     )
 
 
-async def execute_at_controller(
-    scope: ControllerScope, part: AlterClientQuotasPart
-) -> AlterClientQuotasReply:
-    """Resolve host names, validate, store, and wait until every process applied the quotas."""
-    names = {
-        name
-        for change in part.changes
-        for entity_type, name in change.entity
-        if entity_type == IP_TYPE and name
-    }
-    outcome = await scope.cluster.alter_quotas(
-        part.changes,
-        unresolvable=await unresolvable(names),
-        validate_only=part.validate_only,
-    )
-    await scope.publish(outcome.updates)
-    return outcome.rejections
-
-
-def merge(
-    _ctx: Context,
-    request: AlterClientQuotasRequest,
-    replies: Mapping[Owner, AlterClientQuotasReply],
-) -> AlterClientQuotasResponse:
-    """One result per entry, in the order of the request."""
-    return AlterClientQuotasResponse(
-        entries=[
-            AlterClientQuotasResponseEntryData(
-                error_code=rejection.code if rejection else ErrorCode.NONE,
-                error_message=rejection.text if rejection else None,
-                entity=entry.entity,
-            )
-            for entry, rejection in zip(request.entries, replies[CONTROLLER], strict=True)
-        ]
-    )
-
-
-API: Api[
-    AlterClientQuotasRequest,
-    AlterClientQuotasPart,
-    AlterClientQuotasReply,
-    AlterClientQuotasResponse,
-] = Api(
+API = at_controller(
+    execute,
     key=ApiKey.ALTER_CLIENT_QUOTAS,
     versions=(0, 1),
-    split=split,
-    execute_at_controller=execute_at_controller,
-    merge=merge,
+    requires=(Requires(Operation.ALTER_CONFIGS, Meaning.CLUSTER, text=CLUSTER_DENIED_TEXT),),
 )

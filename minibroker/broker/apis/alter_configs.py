@@ -6,18 +6,16 @@ as in IncrementalAlterConfigs. In Kafka: ``ConfigurationControlManager.legacyAlt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from minibroker.broker.apis.base import CONTROLLER, Api, Context, Owner
+from minibroker.broker.apis.base import ControllerRequest, ControllerScope, Requires, at_controller
 from minibroker.broker.apis.config_alteration import (
     LEFT_OUT,
-    AlterConfigsPart,
-    AlterConfigsReply,
     ConfigChange,
-    answers,
-    execute_at_controller,
+    alter_configs,
+    results,
 )
 from minibroker.broker.metadata.configs import ConfigOperation, Op
+from minibroker.broker.security.acl import Operation
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -27,12 +25,18 @@ from minibroker_protocol.messages.alter_configs import (
 from minibroker_protocol.registry import ApiKey
 
 
-def split(_ctx: Context, request: AlterConfigsRequest) -> Mapping[Owner, AlterConfigsPart]:
-    """Send everything to the controller."""
-    requested = tuple(map(_requested_change, request.resources))
-    return {
-        CONTROLLER: AlterConfigsPart(requested, replace=True, validate_only=request.validate_only)
-    }
+async def execute(
+    scope: ControllerScope, request: ControllerRequest[AlterConfigsRequest]
+) -> AlterConfigsResponse:
+    """One result per resource, in the order of the request."""
+    message = request.message
+    changes = tuple(map(_requested_change, message.resources))
+    rejections = await alter_configs(
+        scope, changes, replace=True, validate_only=message.validate_only
+    )
+    return AlterConfigsResponse(
+        responses=results(AlterConfigsResourceResponse, message.resources, rejections)
+    )
 
 
 def _requested_change(resource: AlterConfigsResource) -> ConfigChange:
@@ -40,20 +44,10 @@ def _requested_change(resource: AlterConfigsResource) -> ConfigChange:
     return ConfigChange(resource.resource_type, resource.resource_name, tuple(operations))
 
 
-def merge(
-    _ctx: Context, request: AlterConfigsRequest, replies: Mapping[Owner, AlterConfigsReply]
-) -> AlterConfigsResponse:
-    """One result per resource, in the order of the request."""
-    return AlterConfigsResponse(
-        responses=answers(AlterConfigsResourceResponse, request.resources, replies[CONTROLLER])
-    )
-
-
-API: Api[AlterConfigsRequest, AlterConfigsPart, AlterConfigsReply, AlterConfigsResponse] = Api(
+API = at_controller(
+    execute,
     key=ApiKey.ALTER_CONFIGS,
     versions=(0, 2),
-    split=split,
-    execute_at_controller=execute_at_controller,
-    merge=merge,
+    requires=(Requires(Operation.ALTER_CONFIGS, Meaning.RESOURCE),),
     left_out=LEFT_OUT,
 )

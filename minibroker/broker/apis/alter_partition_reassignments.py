@@ -8,11 +8,13 @@ Kafka: ``ReplicationControlManager.alterPartitionReassignments``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import Context, Requires, without_owner
 from minibroker.broker.metadata.image import ChangeRejected, Image
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -23,13 +25,8 @@ from minibroker_protocol.messages.alter_partition_reassignments import (
 from minibroker_protocol.registry import ApiKey
 
 
-def split(_ctx: Context, _request: AlterPartitionReassignmentsRequest) -> Mapping[Owner, None]:
-    """No owner is involved, because nothing changes."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: AlterPartitionReassignmentsRequest, _replies: Mapping[Owner, None]
+def answer(
+    ctx: Context, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     """One error per partition, in the order of the request."""
     return AlterPartitionReassignmentsResponse(
@@ -110,10 +107,10 @@ def _assignment_problem(image: Image, replicas: Sequence[int]) -> str:
     return ""
 
 
-API: Api[AlterPartitionReassignmentsRequest, None, None, AlterPartitionReassignmentsResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     versions=(0, 1),
-    split=split,
-    merge=merge,
+    requires=(Requires(Operation.ALTER, Meaning.CLUSTER, refusal=refusal),),
     left_out=("moving replicas: there is no other broker to move them to",),
 )

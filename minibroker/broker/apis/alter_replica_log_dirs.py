@@ -11,8 +11,10 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -81,6 +83,7 @@ API: Api[
 ] = Api(
     key=ApiKey.ALTER_REPLICA_LOG_DIRS,
     versions=(1, 2),
+    requires=(Requires(Operation.ALTER, Meaning.CLUSTER),),
     split=split,
     execute=execute,
     merge=merge,

@@ -9,11 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.broker.apis.base import (
+    CLUSTER_DENIED_TEXT,
+    CONTROLLER,
+    Api,
+    Context,
+    ControllerScope,
+    Owner,
+    Requires,
+)
 from minibroker.broker.metadata.credentials import CredentialChange
 from minibroker.broker.metadata.image import ChangeRejected
+from minibroker.broker.security.acl import Operation
 from minibroker.broker.security.scram import MECHANISM_NUMBERS, credential
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -64,9 +74,26 @@ def merge(
     )
 
 
+def refusal(
+    request: AlterUserScramCredentialsRequest, error: ErrorCode
+) -> AlterUserScramCredentialsResponse:
+    """The same error for each user."""
+    names = [one.name for one in request.deletions]
+    names += [one.name for one in request.upsertions]
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(
+                user=user, error_code=error, error_message=CLUSTER_DENIED_TEXT
+            )
+            for user in dict.fromkeys(names)
+        ]
+    )
+
+
 API: Api[AlterUserScramCredentialsRequest, Part, Reply, AlterUserScramCredentialsResponse] = Api(
     key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     versions=(0, 0),
+    requires=(Requires(Operation.ALTER, Meaning.CLUSTER, refusal=refusal),),
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,

@@ -16,10 +16,9 @@ With a persona, the features and the response to an unknown version are the pers
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
-from minibroker.broker.apis.base import Api, Context, Owner, ServedVersions
+from minibroker.broker.apis.base import Context, ServedVersions, without_owner
 from minibroker.broker.metadata.features import shown_features
 from minibroker.broker.metadata.image import CLIENT_METRICS
 from minibroker.broker.personas.persona import ALL, NONE, OWN, Persona
@@ -46,14 +45,7 @@ _TELEMETRY: Final = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_T
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def split(_ctx: Context, _request: ApiVersionsRequest) -> Mapping[Owner, None]:
-    """No owner is involved."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: ApiVersionsRequest, _replies: Mapping[Owner, None]
-) -> ApiVersionsResponse:
+def answer(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """The advertised APIs and features, unless the client expects another broker."""
     if not _is_valid(ctx, request):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -145,11 +137,11 @@ def _version(key: ApiKey, served: tuple[int, int]) -> ApiVersion:
     return ApiVersion(api_key=key, min_version=lowest, max_version=highest)
 
 
-API: Api[ApiVersionsRequest, None, None, ApiVersionsResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.API_VERSIONS,
     versions=(0, 5),
-    split=split,
-    merge=merge,
+    requires=(),
     is_cacheable=True,
     left_out=(
         "metadata.version and kraft.version: there is no metadata log whose format they would name",

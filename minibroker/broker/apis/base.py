@@ -10,10 +10,11 @@ the same thing as one class; here it is one file per API.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from minibroker.broker.metadata.placement import group_owner, partition_owner, transaction_owner
 from minibroker.broker.security.acl import CLUSTER_NAME
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
     from minibroker.broker.transactions.service import TransactionService
     from minibroker.runtime.arena import ArenaRef
     from minibroker_protocol.compiler.single import Shape
+    from minibroker_protocol.errors import ErrorCode
     from minibroker_protocol.headers import RequestHeader
+    from minibroker_protocol.meanings import Meaning
     from minibroker_protocol.registry import ApiKey
     from minibroker_protocol.types import Uuid
 
@@ -138,11 +141,6 @@ class Context:
     @property
     def version(self) -> int:
         return self.header.api_version
-
-    def mutator(self, *, strict_from: int) -> Mutator:
-        """The caller; clients understand a quota error from version ``strict_from`` on."""
-        strict = self.version >= strict_from
-        return Mutator(self.caller.principal.name, self.header.client_id or "", strict)
 
     def allows(
         self,
@@ -420,17 +418,52 @@ class SingleForm(NamedTuple):
     execute: Callable[[SingleScope, int, tuple[Any, ...]], tuple[Any, ...] | Delayed | None]
 
 
+class Requires(NamedTuple):
+    """An operation that the caller of an API must be authorized for.
+
+    ``on`` says what for: the names with that meaning in the request. A denied element of an array
+    is removed from the request and gets an error of its own in the response; a denied name outside
+    of arrays, and the cluster, denies the whole request. A name of a config resource is a topic, a
+    group or else the cluster; a topic may be named by its id, and one that is null or unknown
+    requires nothing.
+    """
+
+    operation: Operation
+    on: Meaning
+    or_cluster: Operation | None = None
+    """An operation on the cluster that suffices, too."""
+    text: str | None = None
+    """The message of the error."""
+    refusal: Callable[[Any, ErrorCode], Any] | None = None
+    """Builds the response to a denied request where it has more than the error."""
+
+
+CLUSTER_DENIED_TEXT: Final = "Cluster authorization failed."
+
+
+class Special(enum.Enum):
+    """The requirements of an API that `Requires` cannot state."""
+
+    SPECIAL = enum.auto()
+
+
+SPECIAL: Final = Special.SPECIAL
+"""The API has a function in `apis.authorization.special_checks`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Api(Generic[Request, Part, Reply, Response]):
     """One API as registered.
 
-    ``versions`` are advertised, and served from ``served_from`` on if that is set. ``merge``
-    returns None where the protocol has no response (Produce with acks=0). ``next_round`` may return
-    another round, given the newest reply of each owner.
+    ``versions`` are advertised, and served from ``served_from`` on if that is set. ``requires`` are
+    checked in their order; an empty tuple allows every caller. ``merge`` returns None where the
+    protocol has no response (Produce with acks=0). ``next_round`` may return another round, given
+    the newest reply of each owner.
     """
 
     key: ApiKey
     versions: tuple[int, int]
+    requires: tuple[Requires, ...] | Special
     split: Callable[[Context, Request], Mapping[Owner, Part]]
     merge: Callable[[Context, Request, Mapping[Owner, Reply]], Response | None]
     execute: Callable[[WorkerScope, Part], Reply | Awaitable[Reply]] | None = None
@@ -461,3 +494,111 @@ class Api(Generic[Request, Part, Reply, Response]):
 
 ServedApi = Api[Any, Any, Any, Any]
 """An API with messages of any type."""
+
+
+# APIs that need one function ----------------------------------------------------------------------
+
+
+def without_owner(
+    answer: Callable[[Context, Request], Response],
+    *,
+    key: ApiKey,
+    versions: tuple[int, int],
+    requires: tuple[Requires, ...] | Special,
+    cluster_action: bool = False,
+    is_cacheable: bool = False,
+    left_out: tuple[str, ...] = (),
+) -> Api[Request, None, None, Response]:
+    """Return an API whose response follows from the request and the image.
+
+    Every process has the image, so no owner is involved.
+    """
+
+    def split(_ctx: Context, _request: Request) -> Mapping[Owner, None]:
+        return {}
+
+    def merge(ctx: Context, request: Request, _replies: Mapping[Owner, None]) -> Response:
+        return answer(ctx, request)
+
+    return Api(
+        key=key,
+        versions=versions,
+        requires=requires,
+        split=split,
+        merge=merge,
+        cluster_action=cluster_action,
+        is_cacheable=is_cacheable,
+        left_out=left_out,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRequest(Generic[Request]):
+    """A decoded request on its way to the controller, and what is known about its client."""
+
+    message: Request
+    version: int
+    caller: Caller
+    client_id: str
+    wall_ms: int
+    """When it was received, in epoch milliseconds."""
+
+    def mutator(self, *, strict_from: int) -> Mutator:
+        """The caller; clients understand a quota error from version ``strict_from`` on."""
+        return Mutator(self.caller.principal.name, self.client_id, self.version >= strict_from)
+
+
+class MutationResponse(NamedTuple):
+    """A response whose request counts towards the controller mutation quota."""
+
+    response: Any
+    mutated: Mutated
+
+
+def at_controller(
+    execute: Callable[
+        [ControllerScope, ControllerRequest[Request]],
+        Awaitable[Response | MutationResponse],
+    ],
+    *,
+    key: ApiKey,
+    versions: tuple[int, int],
+    requires: tuple[Requires, ...] | Special,
+    reject: Callable[[Context, Request], Response | None] | None = None,
+    left_out: tuple[str, ...] = (),
+) -> Api[Request, ControllerRequest[Request], Response | MutationResponse, Response]:
+    """Return an API that the controller executes.
+
+    The decoded request is sent to it, and the response comes back, unless ``reject`` has a response
+    to a request that the controller need not see.
+    """
+
+    def split(ctx: Context, request: Request) -> Mapping[Owner, ControllerRequest[Request]]:
+        if reject is not None and reject(ctx, request) is not None:
+            return {}
+        client_id = ctx.header.client_id or ""
+        part = ControllerRequest(request, ctx.version, ctx.caller, client_id, ctx.wall_ms)
+        return {CONTROLLER: part}
+
+    def merge(
+        ctx: Context, request: Request, replies: Mapping[Owner, Response | MutationResponse]
+    ) -> Response:
+        if CONTROLLER not in replies and reject is not None:
+            return cast("Response", reject(ctx, request))
+        reply = replies[CONTROLLER]
+        if not isinstance(reply, MutationResponse):
+            return reply
+        ctx.mutated = reply.mutated
+        response: Any = reply.response
+        response.throttle_time_ms = reply.mutated.throttle_ms
+        return cast("Response", response)
+
+    return Api(
+        key=key,
+        versions=versions,
+        requires=requires,
+        split=split,
+        execute_at_controller=execute,
+        merge=merge,
+        left_out=left_out,
+    )

@@ -54,22 +54,14 @@ class ConfigChange(NamedTuple):
     operations: tuple[ConfigOperation, ...]
 
 
-class AlterConfigsPart(NamedTuple):
-    """Requested changes; with ``replace`` they replace all configs that were set before."""
-
-    requested: tuple[ConfigChange, ...]
-    replace: bool
-    validate_only: bool
-
-
-AlterConfigsReply = tuple[ChangeRejected | None, ...]
+Rejections = tuple[ChangeRejected | None, ...]
 """Error of each change or None, in the order of the request."""
 
 Answer = TypeVar("Answer")
 
 
-def answers(
-    make: Callable[..., Answer], resources: Sequence[Any], reply: AlterConfigsReply
+def results(
+    make: Callable[..., Answer], resources: Sequence[Any], rejections: Rejections
 ) -> list[Answer]:
     """One result per resource, in the order of the request; ``make`` is the class of a result."""
     return [
@@ -79,37 +71,45 @@ def answers(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-        for resource, rejection in zip(resources, reply, strict=True)
+        for resource, rejection in zip(resources, rejections, strict=True)
     ]
 
 
-async def execute_at_controller(
-    scope: ControllerScope, part: AlterConfigsPart
-) -> AlterConfigsReply:
-    """Validate, store, and wait until every process has applied the change."""
-    rejections = _invalid_changes(part)
-    valid = [change for change in part.requested if change not in rejections]
+async def alter_configs(
+    scope: ControllerScope,
+    requested: tuple[ConfigChange, ...],
+    *,
+    replace: bool,
+    validate_only: bool,
+) -> Rejections:
+    """Validate, store, and wait until every process has applied the changes.
+
+    With ``replace`` they replace all configs that were set before.
+    """
+    rejections = _invalid_changes(requested, replace=replace)
+    valid = [change for change in requested if change not in rejections]
     alterations = [
-        Alteration(_KINDS[kind], name, operations, part.replace) for kind, name, operations in valid
+        Alteration(_KINDS[kind], name, operations, replace) for kind, name, operations in valid
     ]
     outcome = await scope.cluster.alter_configs(
         alterations,
         unresolvable=await unresolvable(hosts_in_overrides(alterations)),
         unusable_keys=scope.unusable_keys,
-        validate_only=part.validate_only,
+        validate_only=validate_only,
     )
     await scope.publish(outcome.updates)
     answers: dict[ConfigChange, ChangeRejected | None] = {
         **rejections,
         **dict(zip(valid, outcome.rejections, strict=True)),
     }
-    return tuple(answers[change] for change in part.requested)
+    return tuple(answers[change] for change in requested)
 
 
-def _invalid_changes(part: AlterConfigsPart) -> dict[ConfigChange, ChangeRejected]:
-    requested = part.requested
+def _invalid_changes(
+    requested: tuple[ConfigChange, ...], *, replace: bool
+) -> dict[ConfigChange, ChangeRejected]:
     # Levels of loggers are changed one by one only.
-    known = _KINDS.keys() - {BROKER_LOGGER_TYPE} if part.replace else _KINDS.keys()
+    known = _KINDS.keys() - {BROKER_LOGGER_TYPE} if replace else _KINDS.keys()
     times = Counter((change.resource_type, change.resource_name) for change in requested)
     found = {}
     for change in requested:

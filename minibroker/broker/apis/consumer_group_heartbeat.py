@@ -8,10 +8,9 @@ where ``group.coordinator.rebalance.protocols`` lacks ``consumer``, before any c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import Context, without_owner
 from minibroker.broker.apis.unserved import CONSUMER_GROUPS
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.consumer_group_heartbeat import (
@@ -23,14 +22,7 @@ from minibroker_protocol.registry import ApiKey
 MESSAGE: Final = f"This broker does not serve {CONSUMER_GROUPS.protocol}: {CONSUMER_GROUPS.advice}."
 
 
-def split(_ctx: Context, _request: ConsumerGroupHeartbeatRequest) -> Mapping[Owner, None]:
-    """No owner is involved."""
-    return {}
-
-
-def merge(
-    ctx: Context, _request: ConsumerGroupHeartbeatRequest, _replies: Mapping[Owner, None]
-) -> ConsumerGroupHeartbeatResponse:
+def answer(ctx: Context, _request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
     """Reject the request."""
     ctx.unserved = CONSUMER_GROUPS
     return ConsumerGroupHeartbeatResponse(
@@ -38,10 +30,10 @@ def merge(
     )
 
 
-API: Api[ConsumerGroupHeartbeatRequest, None, None, ConsumerGroupHeartbeatResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.CONSUMER_GROUP_HEARTBEAT,
     versions=(0, 1),
-    split=split,
-    merge=merge,
+    requires=(),
     left_out=("the groups of KIP-848: every request is answered with UNSUPPORTED_VERSION",),
 )

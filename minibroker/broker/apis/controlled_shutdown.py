@@ -9,11 +9,11 @@ UNKNOWN_SERVER_ERROR. In Kafka: ``KafkaController.doControlledShutdown``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import Context, Requires, without_owner
 from minibroker.broker.apis.control_requests import broker_epoch_problem
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.controlled_shutdown import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -22,21 +22,14 @@ from minibroker_protocol.messages.controlled_shutdown import (
 from minibroker_protocol.registry import ApiKey
 
 
-def split(_ctx: Context, _request: ControlledShutdownRequest) -> Mapping[Owner, None]:
-    """No owner is involved."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: ControlledShutdownRequest, _replies: Mapping[Owner, None]
-) -> ControlledShutdownResponse:
+def answer(ctx: Context, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
     """List the partitions that the broker still leads."""
     image = ctx.image
     if request.broker_id not in image.brokers:
-        return error_response(request, ErrorCode.BROKER_NOT_AVAILABLE)
+        return ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
     stale = broker_epoch_problem(image, request.broker_epoch)
     if stale:
-        return error_response(request, stale)
+        return ControlledShutdownResponse(error_code=stale)
     return ControlledShutdownResponse(
         error_code=ErrorCode.NONE,
         remaining_partitions=[
@@ -48,18 +41,11 @@ def merge(
     )
 
 
-def error_response(
-    _request: ControlledShutdownRequest, error: ErrorCode
-) -> ControlledShutdownResponse:
-    """An error, and no partitions."""
-    return ControlledShutdownResponse(error_code=error)
-
-
-API: Api[ControlledShutdownRequest, None, None, ControlledShutdownResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.CONTROLLED_SHUTDOWN,
     versions=(0, 3),
-    split=split,
-    merge=merge,
+    requires=(Requires(Operation.CLUSTER_ACTION, Meaning.CLUSTER),),
     cluster_action=True,
     left_out=("moving leaders: there is no other broker to lead",),
 )

@@ -7,13 +7,22 @@ process has applied the ACLs. Without an authorizer the error is SECURITY_DISABL
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from minibroker.broker.apis.acl_filters import DISABLED
-from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.broker.apis.base import (
+    CLUSTER_DENIED_TEXT,
+    Context,
+    ControllerRequest,
+    ControllerScope,
+    Requires,
+    at_controller,
+)
 from minibroker.broker.metadata.acls import Binding
 from minibroker.broker.metadata.image import ChangeRejected
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.create_acls import (
     AclCreation,
     AclCreationResult,
@@ -22,13 +31,37 @@ from minibroker_protocol.messages.create_acls import (
 )
 from minibroker_protocol.registry import ApiKey
 
-Part = tuple[Binding, ...]
-Reply = tuple[ChangeRejected | None, ...]
+
+async def execute(
+    scope: ControllerScope, request: ControllerRequest[CreateAclsRequest]
+) -> CreateAclsResponse:
+    """Validate, store, and wait until every process has applied the change.
+
+    There is one result per rule, in the order of the request.
+    """
+    creations = request.message.creations
+    rejections, updates = await scope.cluster.create_acls(tuple(map(_binding, creations)))
+    await scope.publish(updates)
+    return _response(rejections)
 
 
-def split(ctx: Context, request: CreateAclsRequest) -> Mapping[Owner, Part]:
-    """Send everything to the controller."""
-    return {} if ctx.authorizer is None else {CONTROLLER: tuple(map(_binding, request.creations))}
+def reject(ctx: Context, request: CreateAclsRequest) -> CreateAclsResponse | None:
+    """SECURITY_DISABLED for each rule if there is no authorizer."""
+    if ctx.authorizer is not None:
+        return None
+    return _response([DISABLED] * len(request.creations))
+
+
+def _response(rejections: Iterable[ChangeRejected | None]) -> CreateAclsResponse:
+    return CreateAclsResponse(
+        results=[
+            AclCreationResult(
+                error_code=rejection.code if rejection else ErrorCode.NONE,
+                error_message=rejection.text if rejection else None,
+            )
+            for rejection in rejections
+        ]
+    )
 
 
 def _binding(creation: AclCreation) -> Binding:
@@ -43,33 +76,10 @@ def _binding(creation: AclCreation) -> Binding:
     )
 
 
-async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
-    """Validate, store, and wait until every process has applied the change."""
-    rejections, updates = await scope.cluster.create_acls(part)
-    await scope.publish(updates)
-    return rejections
-
-
-def merge(
-    _ctx: Context, request: CreateAclsRequest, replies: Mapping[Owner, Reply]
-) -> CreateAclsResponse:
-    """One result per rule, in the order of the request."""
-    disabled = (DISABLED,) * len(request.creations)
-    return CreateAclsResponse(
-        results=[
-            AclCreationResult(
-                error_code=rejection.code if rejection else ErrorCode.NONE,
-                error_message=rejection.text if rejection else None,
-            )
-            for rejection in replies.get(CONTROLLER, disabled)
-        ]
-    )
-
-
-API: Api[CreateAclsRequest, Part, Reply, CreateAclsResponse] = Api(
+API = at_controller(
+    execute,
     key=ApiKey.CREATE_ACLS,
     versions=(1, 3),
-    split=split,
-    execute_at_controller=execute_at_controller,
-    merge=merge,
+    requires=(Requires(Operation.ALTER, Meaning.CLUSTER, text=CLUSTER_DENIED_TEXT),),
+    reject=reject,
 )

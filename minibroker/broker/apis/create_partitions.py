@@ -7,13 +7,15 @@ applied the change. In Kafka: ``ReplicationControlManager.createPartitions``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
-from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
-from minibroker.broker.metadata.image import ChangeRejected
+from minibroker.broker.apis.base import (
+    SPECIAL,
+    ControllerRequest,
+    ControllerScope,
+    MutationResponse,
+    ServedApi,
+    at_controller,
+)
 from minibroker.broker.metadata.topics import NewPartitions
-from minibroker.broker.quotas.controller_mutation import Mutated
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -27,26 +29,33 @@ STRICT_FROM = 3
 """First version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
-class CreatePartitionsPart(NamedTuple):
-    """Requested numbers of partitions."""
+async def execute(
+    scope: ControllerScope, request: ControllerRequest[CreatePartitionsRequest]
+) -> MutationResponse:
+    """Validate, store, and wait until every process has applied the change.
 
-    topics: tuple[NewPartitions, ...]
-    validate_only: bool
-    mutator: Mutator
-
-
-class CreatePartitionsReply(NamedTuple):
-    """Error of each topic or None, and the recorded controller mutations."""
-
-    topics: dict[str, ChangeRejected | None]
-    mutated: Mutated
-
-
-def split(ctx: Context, request: CreatePartitionsRequest) -> Mapping[Owner, CreatePartitionsPart]:
-    """Send everything to the controller."""
-    requested = tuple(map(_requested_topic, request.topics))
-    mutator = ctx.mutator(strict_from=STRICT_FROM)
-    return {CONTROLLER: CreatePartitionsPart(requested, request.validate_only, mutator)}
+    There is one result per name, in the order of the request.
+    """
+    message = request.message
+    mutations = scope.mutations(request.mutator(strict_from=STRICT_FROM))
+    outcome = await scope.cluster.create_partitions(
+        tuple(map(_requested_topic, message.topics)),
+        validate_only=message.validate_only,
+        allow=mutations.take,
+    )
+    await scope.publish(outcome.updates)
+    rejections = {grown.name: grown.rejection for grown in outcome.topics}
+    response = CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(
+                name=name,
+                error_code=rejection.code if rejection else ErrorCode.NONE,
+                error_message=rejection.text if rejection else None,
+            )
+            for name, rejection in rejections.items()
+        ]
+    )
+    return MutationResponse(response, mutations.mutated())
 
 
 def _requested_topic(topic: CreatePartitionsTopic) -> NewPartitions:
@@ -58,43 +67,9 @@ def _requested_topic(topic: CreatePartitionsTopic) -> NewPartitions:
     )
 
 
-async def execute_at_controller(
-    scope: ControllerScope, part: CreatePartitionsPart
-) -> CreatePartitionsReply:
-    """Validate, store, and wait until every process has applied the change."""
-    mutations = scope.mutations(part.mutator)
-    outcome = await scope.cluster.create_partitions(
-        part.topics, validate_only=part.validate_only, allow=mutations.take
-    )
-    await scope.publish(outcome.updates)
-    rejections = {grown.name: grown.rejection for grown in outcome.topics}
-    return CreatePartitionsReply(rejections, mutations.mutated())
-
-
-def merge(
-    ctx: Context, _request: CreatePartitionsRequest, replies: Mapping[Owner, CreatePartitionsReply]
-) -> CreatePartitionsResponse:
-    """One result per name, in the order of the request."""
-    topics, ctx.mutated = replies[CONTROLLER]
-    return CreatePartitionsResponse(
-        throttle_time_ms=ctx.mutated.throttle_ms,
-        results=[
-            CreatePartitionsTopicResult(
-                name=name,
-                error_code=refusal.code if refusal else ErrorCode.NONE,
-                error_message=refusal.text if refusal else None,
-            )
-            for name, refusal in topics.items()
-        ],
-    )
-
-
-API: Api[
-    CreatePartitionsRequest, CreatePartitionsPart, CreatePartitionsReply, CreatePartitionsResponse
-] = Api(
+API: ServedApi = at_controller(
+    execute,
     key=ApiKey.CREATE_PARTITIONS,
     versions=(0, 3),
-    split=split,
-    execute_at_controller=execute_at_controller,
-    merge=merge,
+    requires=SPECIAL,
 )

@@ -12,6 +12,7 @@ from typing import Final
 
 from minibroker.broker.apis.base import Context, ControllerScope
 from minibroker.broker.metadata.image import ChangeRejected, ConfigChanged, Image
+from minibroker.broker.security.delegation_token import decode_token
 from minibroker.broker.security.principal import ANONYMOUS
 from minibroker.broker.settings import DELEGATION_TOKEN_SECRET_KEY, Settings
 from minibroker_protocol.errors import ErrorCode
@@ -25,9 +26,10 @@ PlanToken = Callable[[Image, str], ConfigChanged | ChangeRejected]
 
 def requests_problem(ctx: Context) -> ErrorCode:
     """Why this connection may not send requests about tokens, or NONE."""
-    protocol = ctx.settings.security_protocol(ctx.caller.listener)
-    unproven = protocol == "PLAINTEXT" or (protocol == "SSL" and ctx.caller.principal == ANONYMOUS)
-    if ctx.caller.by_token or unproven:
+    caller = ctx.caller
+    protocol = ctx.settings.security_protocol(caller.listener)
+    unproven = protocol == "PLAINTEXT" or (protocol == "SSL" and caller.principal == ANONYMOUS)
+    if caller.by_token or unproven:
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     return ErrorCode.NONE
 
@@ -61,3 +63,14 @@ async def change_token(
     [change] = planned
     assert isinstance(change, ConfigChanged)
     return ErrorCode.NONE, change
+
+
+async def change_expiry(
+    scope: ControllerScope, now_ms: int, plan: PlanToken
+) -> tuple[ErrorCode, int]:
+    """Carry out a change of a token's expiry; return the error, and the new expiry or 0."""
+    error, change = await change_token(scope, plan)
+    if change is None:
+        return error, 0
+    token = decode_token(change.name, change.config)
+    return error, now_ms if token is None else token.expires_ms

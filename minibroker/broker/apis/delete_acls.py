@@ -7,12 +7,19 @@ Kafka: ``AclApis.handleDeleteAcls``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from minibroker.broker.apis.acl_filters import DISABLED, as_filter
-from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
-from minibroker.broker.metadata.acls import Filter, MatchingAcls
+from minibroker.broker.apis.base import (
+    CLUSTER_DENIED_TEXT,
+    Context,
+    ControllerRequest,
+    ControllerScope,
+    Requires,
+    at_controller,
+)
+from minibroker.broker.metadata.acls import MatchingAcls
 from minibroker.broker.metadata.image import ChangeRejected
+from minibroker.broker.security.acl import Operation
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.delete_acls import (
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
@@ -21,34 +28,25 @@ from minibroker_protocol.messages.delete_acls import (
 )
 from minibroker_protocol.registry import ApiKey
 
-Part = tuple[Filter, ...]
-Reply = list[MatchingAcls | ChangeRejected]
 
-
-def split(ctx: Context, request: DeleteAclsRequest) -> Mapping[Owner, Part]:
-    """Send everything to the controller."""
-    if ctx.authorizer is None:
-        return {}
-    return {
-        CONTROLLER: tuple(
-            as_filter(filter_, filter_.resource_type_filter) for filter_ in request.filters
-        )
-    }
-
-
-async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
-    """Find and remove the ACLs, and wait until every process has applied the change."""
-    answers, updates = await scope.cluster.delete_acls(part)
-    await scope.publish(updates)
-    return answers
-
-
-def merge(
-    _ctx: Context, request: DeleteAclsRequest, replies: Mapping[Owner, Reply]
+async def execute(
+    scope: ControllerScope, request: ControllerRequest[DeleteAclsRequest]
 ) -> DeleteAclsResponse:
-    """One result per filter, in the order of the request."""
-    disabled: Reply = [DISABLED] * len(request.filters)
-    return DeleteAclsResponse(filter_results=list(map(_result, replies.get(CONTROLLER, disabled))))
+    """Find and remove the ACLs, and wait until every process has applied the change.
+
+    There is one result per filter, in the order of the request.
+    """
+    filters = tuple(as_filter(each, each.resource_type_filter) for each in request.message.filters)
+    found, updates = await scope.cluster.delete_acls(filters)
+    await scope.publish(updates)
+    return DeleteAclsResponse(filter_results=list(map(_result, found)))
+
+
+def reject(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsResponse | None:
+    """SECURITY_DISABLED for each filter if there is no authorizer."""
+    if ctx.authorizer is not None:
+        return None
+    return DeleteAclsResponse(filter_results=[_result(DISABLED) for _ in request.filters])
 
 
 def _result(found: MatchingAcls | ChangeRejected) -> DeleteAclsFilterResult:
@@ -72,10 +70,10 @@ def _result(found: MatchingAcls | ChangeRejected) -> DeleteAclsFilterResult:
     )
 
 
-API: Api[DeleteAclsRequest, Part, Reply, DeleteAclsResponse] = Api(
+API = at_controller(
+    execute,
     key=ApiKey.DELETE_ACLS,
     versions=(1, 3),
-    split=split,
-    execute_at_controller=execute_at_controller,
-    merge=merge,
+    requires=(Requires(Operation.ALTER, Meaning.CLUSTER, text=CLUSTER_DENIED_TEXT),),
+    reject=reject,
 )

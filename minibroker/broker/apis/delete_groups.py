@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -51,6 +53,7 @@ def merge(
 API: Api[DeleteGroupsRequest, DeleteGroupsPart, DeleteGroupsReply, DeleteGroupsResponse] = Api(
     key=ApiKey.DELETE_GROUPS,
     versions=(0, 3),
+    requires=(Requires(Operation.DELETE, Meaning.GROUP),),
     split=split,
     execute=execute,
     merge=merge,

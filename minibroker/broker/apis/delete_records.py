@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.log.errors import LogError
+from minibroker.broker.security.acl import Operation
 from minibroker.broker.settings.topics import CLEANUP_POLICY, topic_value
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -114,6 +116,7 @@ def merge(
 API: Api[DeleteRecordsRequest, DeletionPart, DeletionReply, DeleteRecordsResponse] = Api(
     key=ApiKey.DELETE_RECORDS,
     versions=(0, 2),
+    requires=(Requires(Operation.DELETE, Meaning.TOPIC),),
     split=split,
     execute=execute,
     merge=merge,

@@ -8,12 +8,19 @@ created immediately. In Kafka: ``ControllerApis.deleteTopics``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
+from minibroker.broker.apis.base import (
+    SPECIAL,
+    Context,
+    ControllerRequest,
+    ControllerScope,
+    MutationResponse,
+    ServedApi,
+    at_controller,
+)
 from minibroker.broker.metadata.image import ChangeRejected, Image
-from minibroker.broker.quotas.controller_mutation import UNCOUNTED, Mutated
 from minibroker.broker.settings import DELETE_TOPIC_ENABLE
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.delete_topics import (
@@ -23,6 +30,9 @@ from minibroker_protocol.messages.delete_topics import (
 )
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.types import ZERO_UUID
+
+DISABLED_SINCE = 3
+"""First version whose clients understand TOPIC_DELETION_DISABLED."""
 
 STRICT_FROM = 5
 """First version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
@@ -42,34 +52,12 @@ class Result(NamedTuple):
     rejection: ChangeRejected | None = None
 
 
-class DeleteTopicsPart(NamedTuple):
-    """The topics of a request."""
-
-    targets: tuple[Target, ...]
-    mutator: Mutator
-
-
-class DeleteTopicsReply(NamedTuple):
-    """Result of each topic, and the recorded controller mutations."""
-
-    results: tuple[Result, ...]
-    mutated: Mutated = UNCOUNTED
-
-
-def split(ctx: Context, request: DeleteTopicsRequest) -> Mapping[Owner, DeleteTopicsPart]:
-    """Send everything to the controller, unless ``delete.topic.enable`` is false."""
-    targets = tuple(Target(topic.name, topic.topic_id) for topic in request.topics)
-    targets += tuple(Target(name) for name in request.topic_names)
-    part = DeleteTopicsPart(targets, ctx.mutator(strict_from=STRICT_FROM))
-    return {CONTROLLER: part} if ctx.settings[DELETE_TOPIC_ENABLE] else {}
-
-
-async def execute_at_controller(
-    scope: ControllerScope, part: DeleteTopicsPart
-) -> DeleteTopicsReply:
+async def execute(
+    scope: ControllerScope, request: ControllerRequest[DeleteTopicsRequest]
+) -> MutationResponse:
     """Find and delete the topics, and wait until every process has released them."""
-    results, found = _resolve(scope.image, part.targets)
-    mutations = scope.mutations(part.mutator)
+    results, found = _resolve(scope.image, _targets(request.message))
+    mutations = scope.mutations(request.mutator(strict_from=STRICT_FROM))
     outcome = await scope.cluster.delete_topics(list(found), allow=mutations.take)
     await scope.publish(outcome.updates)
     for gone in outcome.topics:
@@ -77,7 +65,38 @@ async def execute_at_controller(
         if gone.topic is not None:
             target = Target(gone.name, gone.topic.topic_id)
         results.append(Result(target, gone.rejection))
-    return DeleteTopicsReply(tuple(results), mutations.mutated())
+    return MutationResponse(_response(results), mutations.mutated())
+
+
+def reject(ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse | None:
+    """An error for each topic if ``delete.topic.enable`` is false."""
+    if ctx.settings[DELETE_TOPIC_ENABLE]:
+        return None
+    known = ctx.version >= DISABLED_SINCE
+    code = ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST
+    disabled = ChangeRejected(code, "Topic deletion is disabled (delete.topic.enable=false).")
+    return _response(Result(target, disabled) for target in _targets(request))
+
+
+def _targets(request: DeleteTopicsRequest) -> tuple[Target, ...]:
+    return (
+        *(Target(topic.name, topic.topic_id) for topic in request.topics),
+        *map(Target, request.topic_names),
+    )
+
+
+def _response(results: Iterable[Result]) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(
+                name=result.target.name,
+                topic_id=result.target.topic_id,
+                error_code=result.rejection.code if result.rejection else ErrorCode.NONE,
+                error_message=result.rejection.text if result.rejection else None,
+            )
+            for result in results
+        ]
+    )
 
 
 def _resolve(image: Image, targets: tuple[Target, ...]) -> tuple[list[Result], dict[str, Target]]:
@@ -112,39 +131,11 @@ def _refuse(image: Image, target: Target, times: int) -> ChangeRejected | None:
     return None
 
 
-def merge(
-    ctx: Context, request: DeleteTopicsRequest, replies: Mapping[Owner, DeleteTopicsReply]
-) -> DeleteTopicsResponse:
-    """One result per topic."""
-    reply = replies[CONTROLLER] if CONTROLLER in replies else _disabled(ctx, request)
-    ctx.mutated = reply.mutated
-    return DeleteTopicsResponse(
-        throttle_time_ms=reply.mutated.throttle_ms,
-        responses=[
-            DeletableTopicResult(
-                name=result.target.name,
-                topic_id=result.target.topic_id,
-                error_code=result.rejection.code if result.rejection else ErrorCode.NONE,
-                error_message=result.rejection.text if result.rejection else None,
-            )
-            for result in reply.results
-        ],
-    )
-
-
-def _disabled(ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsReply:
-    code = ErrorCode.TOPIC_DELETION_DISABLED if ctx.version >= 3 else ErrorCode.INVALID_REQUEST
-    rejection = ChangeRejected(code, "Topic deletion is disabled (delete.topic.enable=false).")
-    targets = [Target(topic.name, topic.topic_id) for topic in request.topics]
-    targets += [Target(name) for name in request.topic_names]
-    return DeleteTopicsReply(tuple(Result(target, rejection) for target in targets))
-
-
-API: Api[DeleteTopicsRequest, DeleteTopicsPart, DeleteTopicsReply, DeleteTopicsResponse] = Api(
+API: ServedApi = at_controller(
+    execute,
     key=ApiKey.DELETE_TOPICS,
     versions=(1, 6),
-    split=split,
-    execute_at_controller=execute_at_controller,
-    merge=merge,
+    requires=SPECIAL,
+    reject=reject,
     left_out=("deleting __consumer_offsets: groups find their offsets in it, so it is refused",),
 )

@@ -7,12 +7,11 @@ applies to a resource of the name. Without an authorizer the error is SECURITY_D
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from minibroker.broker.apis.acl_filters import DISABLED, as_filter
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import CLUSTER_DENIED_TEXT, Context, Requires, without_owner
 from minibroker.broker.metadata.acls import check_search, find
-from minibroker.broker.security.acl import Pattern
+from minibroker.broker.security.acl import Operation, Pattern
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.describe_acls import (
     AclDescription,
     DescribeAclsRequest,
@@ -22,14 +21,7 @@ from minibroker_protocol.messages.describe_acls import (
 from minibroker_protocol.registry import ApiKey
 
 
-def split(_ctx: Context, _request: DescribeAclsRequest) -> Mapping[Owner, None]:
-    """No owner is involved: every process has the image."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: DescribeAclsRequest, _replies: Mapping[Owner, None]
-) -> DescribeAclsResponse:
+def answer(ctx: Context, request: DescribeAclsRequest) -> DescribeAclsResponse:
     """List the matching ACLs by resource pattern."""
     acl_filter = as_filter(request, request.resource_type_filter)
     rejection = DISABLED if ctx.authorizer is None else check_search(acl_filter)
@@ -58,6 +50,9 @@ def merge(
     )
 
 
-API: Api[DescribeAclsRequest, None, None, DescribeAclsResponse] = Api(
-    key=ApiKey.DESCRIBE_ACLS, versions=(1, 3), split=split, merge=merge
+API = without_owner(
+    answer,
+    key=ApiKey.DESCRIBE_ACLS,
+    versions=(1, 3),
+    requires=(Requires(Operation.DESCRIBE, Meaning.CLUSTER, text=CLUSTER_DENIED_TEXT),),
 )

@@ -8,10 +8,10 @@ only entities of exactly its types. An invalid filter gets one error and no entr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import CLUSTER_DENIED_TEXT, Context, Requires, without_owner
 from minibroker.broker.metadata.quotas import Component, filter_problem, find
+from minibroker.broker.security.acl import Operation
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
@@ -22,14 +22,7 @@ from minibroker_protocol.messages.describe_client_quotas import (
 from minibroker_protocol.registry import ApiKey
 
 
-def split(_ctx: Context, _request: DescribeClientQuotasRequest) -> Mapping[Owner, None]:
-    """No owner is involved: every process has the image."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: DescribeClientQuotasRequest, _replies: Mapping[Owner, None]
-) -> DescribeClientQuotasResponse:
+def answer(ctx: Context, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
     """List the matching entities by name."""
     components = [
         Component(component.entity_type, component.match_type, component.match)
@@ -54,9 +47,9 @@ def merge(
     )
 
 
-API: Api[DescribeClientQuotasRequest, None, None, DescribeClientQuotasResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.DESCRIBE_CLIENT_QUOTAS,
     versions=(0, 1),
-    split=split,
-    merge=merge,
+    requires=(Requires(Operation.DESCRIBE_CONFIGS, Meaning.CLUSTER, text=CLUSTER_DENIED_TEXT),),
 )

@@ -8,9 +8,7 @@ fenced, so including fenced ones (version 2) adds none. In Kafka:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import SPECIAL, Context, without_owner
 from minibroker.broker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.describe_cluster import (
@@ -24,14 +22,7 @@ BROKERS = 1
 CONTROLLERS = 2
 
 
-def split(_ctx: Context, _request: DescribeClusterRequest) -> Mapping[Owner, None]:
-    """No owner is involved."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: DescribeClusterRequest, _replies: Mapping[Owner, None]
-) -> DescribeClusterResponse:
+def answer(ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
     """Describe the cluster from the image."""
     if request.endpoint_type != BROKERS:
         known = request.endpoint_type == CONTROLLERS
@@ -59,9 +50,9 @@ def merge(
     )
 
 
-API: Api[DescribeClusterRequest, None, None, DescribeClusterResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.DESCRIBE_CLUSTER,
     versions=(0, 2),
-    split=split,
-    merge=merge,
+    requires=SPECIAL,
 )

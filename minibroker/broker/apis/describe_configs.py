@@ -8,10 +8,10 @@ read-only. Groups and client metrics need not exist. In Kafka: ``ConfigHelper.de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import Context, Requires, without_owner
 from minibroker.broker.apis.config_alteration import (
     BROKER_LOGGER_TYPE,
     BROKER_TYPE,
@@ -37,9 +37,11 @@ from minibroker.broker.metadata.image import (
     ChangeRejected,
 )
 from minibroker.broker.metadata.topics import name_problem
+from minibroker.broker.security.acl import Operation
 from minibroker.broker.settings import NODE_ID, Scope
 from minibroker.broker.settings.loggers import logger_levels
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -51,14 +53,7 @@ from minibroker_protocol.messages.describe_configs import (
 from minibroker_protocol.registry import ApiKey
 
 
-def split(_ctx: Context, _request: DescribeConfigsRequest) -> Mapping[Owner, None]:
-    """No owner is involved: every process has the image."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: DescribeConfigsRequest, _replies: Mapping[Owner, None]
-) -> DescribeConfigsResponse:
+def answer(ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe each resource independently."""
     return DescribeConfigsResponse(
         results=[_describe(ctx, request, resource) for resource in request.resources]
@@ -166,9 +161,9 @@ def _config(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
     )
 
 
-API: Api[DescribeConfigsRequest, None, None, DescribeConfigsResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.DESCRIBE_CONFIGS,
     versions=(1, 4),
-    split=split,
-    merge=merge,
+    requires=(Requires(Operation.DESCRIBE_CONFIGS, Meaning.RESOURCE),),
 )

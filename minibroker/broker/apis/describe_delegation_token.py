@@ -7,9 +7,7 @@ nothing. In Kafka: ``KafkaApis.handleDescribeTokensRequest``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import SPECIAL, Context, without_owner
 from minibroker.broker.apis.delegation_tokens import requests_problem, secret_key
 from minibroker.broker.metadata.delegation_tokens import all_tokens
 from minibroker.broker.security.delegation_token import DelegationToken, token_hmac
@@ -24,13 +22,8 @@ from minibroker_protocol.messages.describe_delegation_token import (
 from minibroker_protocol.registry import ApiKey
 
 
-def split(_ctx: Context, _request: DescribeDelegationTokenRequest) -> Mapping[Owner, None]:
-    """No owner is involved: every processor has the image."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: DescribeDelegationTokenRequest, _replies: Mapping[Owner, None]
+def answer(
+    ctx: Context, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
     """Describe the tokens of the requested owners."""
     problem, key = requests_problem(ctx), secret_key(ctx.settings)
@@ -67,9 +60,9 @@ def _described(token: DelegationToken, key: str) -> DescribedDelegationToken:
     )
 
 
-API: Api[DescribeDelegationTokenRequest, None, None, DescribeDelegationTokenResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.DESCRIBE_DELEGATION_TOKEN,
     versions=(1, 3),
-    split=split,
-    merge=merge,
+    requires=SPECIAL,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import SPECIAL, Api, Context, Owner, WorkerScope
 from minibroker.broker.apis.operations import GROUP_OPERATIONS, NOT_ASKED
 from minibroker.broker.groups.description import GroupDescription
 from minibroker_protocol.errors import ErrorCode
@@ -97,6 +97,7 @@ API: Api[DescribeGroupsRequest, DescribeGroupsPart, DescribeGroupsReply, Describ
     Api(
         key=ApiKey.DESCRIBE_GROUPS,
         versions=(0, 6),
+        requires=SPECIAL,
         split=split,
         execute=execute,
         merge=merge,

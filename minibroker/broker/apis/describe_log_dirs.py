@@ -12,9 +12,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
+from minibroker.broker.security.acl import Operation
 from minibroker.broker.settings.types import LONG_MAX
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -108,6 +110,7 @@ API: Api[
 ] = Api(
     key=ApiKey.DESCRIBE_LOG_DIRS,
     versions=(1, 5),
+    requires=(Requires(Operation.DESCRIBE, Meaning.CLUSTER),),
     split=split,
     execute=execute,
     merge=merge,

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.producers import Producer
 from minibroker.broker.metadata.topics import name_problem
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -123,6 +125,7 @@ def _partition_response(index: int, result: ProducersResult, text: str | None) -
 API: Api[DescribeProducersRequest, ProducersPart, ProducersReply, DescribeProducersResponse] = Api(
     key=ApiKey.DESCRIBE_PRODUCERS,
     versions=(0, 0),
+    requires=(Requires(Operation.READ, Meaning.TOPIC, text="Topic authorization failed."),),
     split=split,
     execute=execute,
     merge=merge,

@@ -9,11 +9,18 @@ last metadata change, and the voter's directory is the data directory. The only 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.broker.apis.base import (
+    CLUSTER_DENIED_TEXT,
+    ControllerRequest,
+    ControllerScope,
+    Requires,
+    at_controller,
+)
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -24,40 +31,30 @@ from minibroker_protocol.messages.describe_quorum import (
     ReplicaState,
 )
 from minibroker_protocol.registry import ApiKey
-from minibroker_protocol.types import Uuid
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_PARTITION: Final = 0
 
 
-def split(_ctx: Context, _request: DescribeQuorumRequest) -> Mapping[Owner, None]:
-    """Ask the controller for its directory; every process has the image."""
-    return {CONTROLLER: None}
-
-
-async def execute_at_controller(scope: ControllerScope, _part: None) -> Uuid:
-    """The id of the data directory."""
-    return scope.directory_id
-
-
-def merge(
-    ctx: Context, request: DescribeQuorumRequest, replies: Mapping[Owner, Uuid]
+async def execute(
+    scope: ControllerScope, request: ControllerRequest[DescribeQuorumRequest]
 ) -> DescribeQuorumResponse:
     """Describe the controller as a quorum of one."""
+    message, listener = request.message, request.caller.listener
     wanted = [
         (topic.topic_name, partition.partition_index)
-        for topic in request.topics
+        for topic in message.topics
         for partition in topic.partitions
     ]
-    if wanted != [(METADATA_TOPIC, METADATA_PARTITION)] or len(request.topics) != 1:
-        return _unknown(request)
-    image = ctx.image
+    if wanted != [(METADATA_TOPIC, METADATA_PARTITION)] or len(message.topics) != 1:
+        return _unknown(message)
+    image = scope.image
     own = ReplicaState(
         replica_id=image.controller_id,
-        replica_directory_id=replies[CONTROLLER],
+        replica_directory_id=scope.directory_id,
         log_end_offset=image.number,
-        last_fetch_timestamp=ctx.wall_ms,
-        last_caught_up_timestamp=ctx.wall_ms,
+        last_fetch_timestamp=request.wall_ms,
+        last_caught_up_timestamp=request.wall_ms,
     )
     partition = DescribeQuorumResponsePartitionData(
         partition_index=METADATA_PARTITION,
@@ -70,9 +67,9 @@ def merge(
     nodes = [
         Node(
             node_id=broker.broker_id,
-            listeners=[Listener(name=ctx.caller.listener, host=host, port=port)],
+            listeners=[Listener(name=listener, host=host, port=port)],
         )
-        for broker, host, port in image.brokers_at(ctx.caller.listener)
+        for broker, host, port in image.brokers_at(listener)
         if broker.broker_id == image.controller_id
     ]
     return DescribeQuorumResponse(topics=[topic], nodes=nodes)
@@ -97,10 +94,9 @@ def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     )
 
 
-API: Api[DescribeQuorumRequest, None, Uuid, DescribeQuorumResponse] = Api(
+API = at_controller(
+    execute,
     key=ApiKey.DESCRIBE_QUORUM,
     versions=(0, 2),
-    split=split,
-    execute_at_controller=execute_at_controller,
-    merge=merge,
+    requires=(Requires(Operation.DESCRIBE, Meaning.CLUSTER, text=CLUSTER_DENIED_TEXT),),
 )

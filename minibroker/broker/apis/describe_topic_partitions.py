@@ -10,10 +10,9 @@ There are no eligible leader replicas: one broker has one replica, which is in s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import SPECIAL, Context, without_owner
 from minibroker.broker.apis.operations import TOPIC_OPERATIONS
 from minibroker.broker.metadata.image import PartitionRegistration, Topic
 from minibroker.broker.metadata.topics import INTERNAL_TO_CLIENTS, name_problem
@@ -31,13 +30,8 @@ from minibroker_protocol.registry import ApiKey
 NO_LEADER: Final = -1
 
 
-def split(_ctx: Context, _request: DescribeTopicPartitionsRequest) -> Mapping[Owner, None]:
-    """No owner is involved: every process has the image."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: DescribeTopicPartitionsRequest, _replies: Mapping[Owner, None]
+def answer(
+    ctx: Context, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """One page from the current image."""
     if has_invalid_cursor(request):
@@ -129,9 +123,9 @@ def _describe(
     )
 
 
-API: Api[DescribeTopicPartitionsRequest, None, None, DescribeTopicPartitionsResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     versions=(0, 0),
-    split=split,
-    merge=merge,
+    requires=SPECIAL,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import SPECIAL, Api, Context, Owner, WorkerScope
 from minibroker.broker.transactions.metadata import STATE_NAMES, TransactionMetadata
 from minibroker.broker.transactions.records import by_topic
 from minibroker_protocol.errors import ErrorCode
@@ -81,6 +81,7 @@ API: Api[
 ] = Api(
     key=ApiKey.DESCRIBE_TRANSACTIONS,
     versions=(0, 0),
+    requires=SPECIAL,
     split=split,
     execute=execute,
     merge=merge,

@@ -8,11 +8,12 @@ returned. A user without credentials or one that the request repeats gets its ow
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import CLUSTER_DENIED_TEXT, Context, Requires, without_owner
 from minibroker.broker.metadata.credentials import iterations, users
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
@@ -22,13 +23,8 @@ from minibroker_protocol.messages.describe_user_scram_credentials import (
 from minibroker_protocol.registry import ApiKey
 
 
-def split(_ctx: Context, _request: DescribeUserScramCredentialsRequest) -> Mapping[Owner, None]:
-    """No owner is involved."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: DescribeUserScramCredentialsRequest, _replies: Mapping[Owner, None]
+def answer(
+    ctx: Context, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
     """Describe each user independently."""
     counts = Counter(user.name for user in request.users or ())
@@ -57,6 +53,9 @@ def _result(ctx: Context, user: str, times: int) -> DescribeUserScramCredentials
     return result
 
 
-API: Api[DescribeUserScramCredentialsRequest, None, None, DescribeUserScramCredentialsResponse] = (
-    Api(key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), split=split, merge=merge)
+API = without_owner(
+    answer,
+    key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    versions=(0, 0),
+    requires=(Requires(Operation.DESCRIBE, Meaning.CLUSTER, text=CLUSTER_DENIED_TEXT),),
 )

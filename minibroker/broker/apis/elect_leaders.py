@@ -8,12 +8,14 @@ omits such partitions. An unknown election type gets INVALID_REQUEST. In Kafka:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import Context, Requires, without_owner
 from minibroker.broker.metadata.image import ChangeRejected, Image
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -31,14 +33,7 @@ Outcome = Callable[[str, int], ChangeRejected]
 """The error of a partition."""
 
 
-def split(_ctx: Context, _request: ElectLeadersRequest) -> Mapping[Owner, None]:
-    """No owner is involved, as no leader changes."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: ElectLeadersRequest, _replies: Mapping[Owner, None]
-) -> ElectLeadersResponse:
+def answer(ctx: Context, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """One result per partition of the request."""
     kind = request.election_type
     if kind not in _TYPES:
@@ -106,10 +101,10 @@ def _needed(image: Image, kind: int) -> Iterator[ReplicaElectionResult]:
         yield _topic_result(found, lambda name, index: _outcome(image, kind, name, index))
 
 
-API: Api[ElectLeadersRequest, None, None, ElectLeadersResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.ELECT_LEADERS,
     versions=(0, 2),
-    split=split,
-    merge=merge,
+    requires=(Requires(Operation.ALTER, Meaning.CLUSTER, refusal=refusal),),
     left_out=("elections: each partition has one replica, and only that can lead",),
 )

@@ -12,11 +12,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, SingleForm, SingleScope, WorkerScope
+from minibroker.broker.apis.base import (
+    Api,
+    Context,
+    Owner,
+    Requires,
+    SingleForm,
+    SingleScope,
+    WorkerScope,
+)
+from minibroker.broker.security.acl import Operation
 from minibroker.broker.transactions.service import TransactionAnswer
 from minibroker.broker.transactions.state_machine import EndTransaction, ProducerIdAndEpoch
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from minibroker_protocol.registry import ApiKey
 
@@ -89,6 +99,7 @@ def execute_single(
 API: Api[EndTxnRequest, EndTxnPart, TransactionAnswer, EndTxnResponse] = Api(
     key=ApiKey.END_TXN,
     versions=(0, 5),
+    requires=(Requires(Operation.WRITE, Meaning.TRANSACTIONAL_ID),),
     split=split,
     execute=execute,
     merge=merge,

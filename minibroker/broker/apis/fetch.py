@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, Round, WorkerScope
+from minibroker.broker.apis.base import SPECIAL, Api, Context, Owner, Round, WorkerScope
 from minibroker.broker.apis.fetch_session_parts import SessionPart, SessionReply
 from minibroker.broker.apis.incremental_fetch import (
     FetchContext,
@@ -217,6 +217,7 @@ def _partitions(
 API: Api[FetchRequest, Part, Any, FetchResponse] = Api(
     key=ApiKey.FETCH,
     versions=(4, 18),
+    requires=SPECIAL,
     split=split,
     execute=execute,
     merge=merge,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from minibroker.broker.apis.base import (
     CONTROLLER,
+    SPECIAL,
     Api,
     Context,
     ControllerScope,
@@ -168,6 +169,7 @@ SINGLE: Final = SingleForm(Shape(frozenset({"coordinator_keys", "coordinators"})
 API: Api[FindCoordinatorRequest, None, None, FindCoordinatorResponse] = Api(
     key=ApiKey.FIND_COORDINATOR,
     versions=(0, 6),
+    requires=SPECIAL,
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,

@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, SingleForm, SingleScope, WorkerScope
+from minibroker.broker.apis.base import (
+    Api,
+    Context,
+    Owner,
+    Requires,
+    SingleForm,
+    SingleScope,
+    WorkerScope,
+)
 from minibroker.broker.groups.events import HeartbeatReceived
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from minibroker_protocol.registry import ApiKey
 
@@ -66,6 +76,7 @@ SINGLE: Final = SingleForm(Shape(), execute_single)
 API: Api[HeartbeatRequest, HeartbeatPart, ErrorCode, HeartbeatResponse] = Api(
     key=ApiKey.HEARTBEAT,
     versions=(0, 4),
+    requires=(Requires(Operation.READ, Meaning.GROUP),),
     split=split,
     execute=execute,
     merge=merge,

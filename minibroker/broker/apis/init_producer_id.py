@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import SPECIAL, Api, Context, Owner, WorkerScope
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
 from minibroker.broker.settings import TRANSACTION_MAX_TIMEOUT_MS
 from minibroker.broker.transactions.state_machine import InitProducer, ProducerIdAndEpoch
@@ -109,6 +109,7 @@ def merge(
 API: Api[InitProducerIdRequest, Part, InitProducerReply, InitProducerIdResponse] = Api(
     key=ApiKey.INIT_PRODUCER_ID,
     versions=(0, 5),
+    requires=SPECIAL,
     split=split,
     execute=execute,
     merge=merge,

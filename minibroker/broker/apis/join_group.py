@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Final, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.groups.events import JoinRequested, JoinResult
+from minibroker.broker.security.acl import Operation
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
@@ -92,6 +94,7 @@ def merge(
 API: Api[JoinGroupRequest, JoinGroupPart, JoinResult, JoinGroupResponse] = Api(
     key=ApiKey.JOIN_GROUP,
     versions=(0, 9),
+    requires=(Requires(Operation.READ, Meaning.GROUP),),
     split=split,
     execute=execute,
     may_wait=True,

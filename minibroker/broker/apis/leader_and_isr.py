@@ -10,9 +10,9 @@ that of the image. Requests with a stale epoch are rejected as a whole. In Kafka
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import Context, Requires, without_owner
 from minibroker.broker.apis.control_requests import (
     FOREIGN_CONTROLLER_ERROR,
     broker_epoch_problem,
@@ -20,7 +20,9 @@ from minibroker.broker.apis.control_requests import (
     partition_states,
 )
 from minibroker.broker.metadata.image import Image
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrPartitionState,
@@ -34,14 +36,7 @@ from minibroker_protocol.types import ZERO_UUID, Uuid
 Decide = Callable[[str, Uuid, LeaderAndIsrPartitionState], ErrorCode]
 
 
-def split(_ctx: Context, _request: LeaderAndIsrRequest) -> Mapping[Owner, None]:
-    """No owner is involved."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: LeaderAndIsrRequest, _replies: Mapping[Owner, None]
-) -> LeaderAndIsrResponse:
+def answer(ctx: Context, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
     """One error per partition, or one for the whole request."""
     image = ctx.image
     stale = broker_epoch_problem(image, request.broker_epoch)
@@ -102,11 +97,11 @@ def _response(
     return LeaderAndIsrResponse(error_code=error, partition_errors=flat, topics=topics)
 
 
-API: Api[LeaderAndIsrRequest, None, None, LeaderAndIsrResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.LEADER_AND_ISR,
     versions=(0, 7),
-    split=split,
-    merge=merge,
+    requires=(Requires(Operation.CLUSTER_ACTION, Meaning.CLUSTER, refusal=error_response),),
     cluster_action=True,
     left_out=(
         (

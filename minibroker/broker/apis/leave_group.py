@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.groups.events import LeaveRequested, LeaveResult, LeavingMember
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
@@ -73,6 +75,7 @@ def merge(
 API: Api[LeaveGroupRequest, LeaveGroupPart, LeaveResult, LeaveGroupResponse] = Api(
     key=ApiKey.LEAVE_GROUP,
     versions=(0, 5),
+    requires=(Requires(Operation.READ, Meaning.GROUP),),
     split=split,
     execute=execute,
     merge=merge,

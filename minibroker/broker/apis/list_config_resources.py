@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import Context, Requires, without_owner
 from minibroker.broker.apis.config_alteration import (
     BROKER_LOGGER_TYPE,
     BROKER_TYPE,
@@ -21,7 +21,9 @@ from minibroker.broker.apis.config_alteration import (
 )
 from minibroker.broker.metadata.configs import resource_names
 from minibroker.broker.metadata.image import CLIENT_METRICS, GROUP
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
@@ -48,14 +50,7 @@ _NAMES: Final[Mapping[int, Callable[[Context], Iterable[str]]]] = {
 """How to find the resources of each type, in Kafka's order of the types in a response."""
 
 
-def split(_ctx: Context, _request: ListConfigResourcesRequest) -> Mapping[Owner, None]:
-    """No owner is involved: every process has the image."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: ListConfigResourcesRequest, _replies: Mapping[Owner, None]
-) -> ListConfigResourcesResponse:
+def answer(ctx: Context, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
     """List the resources of the requested types."""
     types = set(request.resource_types) or set(_NAMES)
     if ctx.version == 0:
@@ -72,9 +67,9 @@ def merge(
     )
 
 
-API: Api[ListConfigResourcesRequest, None, None, ListConfigResourcesResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.LIST_CONFIG_RESOURCES,
     versions=(0, 1),
-    split=split,
-    merge=merge,
+    requires=(Requires(Operation.DESCRIBE_CONFIGS, Meaning.CLUSTER),),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import SPECIAL, Api, Context, Owner, WorkerScope
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.list_groups import (
     ListedGroup,
@@ -86,6 +86,7 @@ def merge(
 API: Api[ListGroupsRequest, ListGroupsPart, ListGroupsReply, ListGroupsResponse] = Api(
     key=ApiKey.LIST_GROUPS,
     versions=(0, 5),
+    requires=SPECIAL,
     split=split,
     execute=execute,
     merge=merge,

@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.log.batch_search import LargeBatchError, TimestampOffset
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -249,6 +251,7 @@ def _partitions(
 API: Api[ListOffsetsRequest, ListOffsetsPart, ListOffsetsReply, ListOffsetsResponse] = Api(
     key=ApiKey.LIST_OFFSETS,
     versions=(1, 11),
+    requires=(Requires(Operation.DESCRIBE, Meaning.TOPIC),),
     split=split,
     execute=execute,
     merge=merge,

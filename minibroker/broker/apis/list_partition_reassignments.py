@@ -6,10 +6,10 @@ Version 0. With one broker no partition moves, so the response is always empty. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import Context, Requires, without_owner
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -19,13 +19,8 @@ from minibroker_protocol.messages.list_partition_reassignments import (
 from minibroker_protocol.registry import ApiKey
 
 
-def split(_ctx: Context, _request: ListPartitionReassignmentsRequest) -> Mapping[Owner, None]:
-    """No owner is involved."""
-    return {}
-
-
-def merge(
-    _ctx: Context, _request: ListPartitionReassignmentsRequest, _replies: Mapping[Owner, None]
+def answer(
+    _ctx: Context, _request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Return the empty list."""
     return ListPartitionReassignmentsResponse(error_message=None)
@@ -51,9 +46,9 @@ def refusal(
     )
 
 
-API: Api[ListPartitionReassignmentsRequest, None, None, ListPartitionReassignmentsResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
     versions=(0, 0),
-    split=split,
-    merge=merge,
+    requires=(Requires(Operation.DESCRIBE, Meaning.CLUSTER, refusal=refusal),),
 )

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import SPECIAL, Api, Context, Owner, WorkerScope
 from minibroker.broker.patterns.expression import (
     INSTRUCTIONS_MAX,
     VISITS_MAX,
@@ -152,6 +152,7 @@ API: Api[
 ] = Api(
     key=ApiKey.LIST_TRANSACTIONS,
     versions=(0, 2),
+    requires=SPECIAL,
     split=split,
     execute=execute,
     merge=merge,

@@ -16,7 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
+from minibroker.broker.apis.base import (
+    CONTROLLER,
+    SPECIAL,
+    Api,
+    Context,
+    ControllerScope,
+    Mutator,
+    Owner,
+)
 from minibroker.broker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from minibroker.broker.metadata.image import PartitionRegistration, Topic
 from minibroker.broker.metadata.topics import INTERNAL_TO_CLIENTS, NewTopic, name_problem
@@ -61,7 +69,10 @@ def split(ctx: Context, request: MetadataRequest) -> Mapping[Owner, MetadataPart
         name for name in _names(request) if name not in ctx.image.topics and not name_problem(name)
     )
     # In Kafka the broker forwards the newest version of CreateTopics to the controller.
-    return {CONTROLLER: MetadataPart(missing, ctx.mutator(strict_from=0))} if missing else {}
+    if not missing:
+        return {}
+    mutator = Mutator(ctx.caller.principal.name, ctx.header.client_id or "", strict=True)
+    return {CONTROLLER: MetadataPart(missing, mutator)}
 
 
 async def execute_at_controller(scope: ControllerScope, part: MetadataPart) -> MetadataReply:
@@ -212,6 +223,7 @@ def _partition(
 API: Api[MetadataRequest, MetadataPart, MetadataReply, MetadataResponse] = Api(
     key=ApiKey.METADATA,
     versions=(0, 13),
+    requires=SPECIAL,
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,

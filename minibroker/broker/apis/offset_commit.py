@@ -12,12 +12,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, SingleForm, SingleScope, WorkerScope
+from minibroker.broker.apis.base import (
+    Api,
+    Context,
+    Owner,
+    Requires,
+    SingleForm,
+    SingleScope,
+    WorkerScope,
+)
 from minibroker.broker.apis.topic_names import requested_name, unknown_topic
 from minibroker.broker.groups.events import CommitRequested
 from minibroker.broker.groups.offsets import CommittedOffset
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -160,6 +170,10 @@ SINGLE: Final = SingleForm(Shape(frozenset({"topics"}), frozenset({"partitions"}
 API: Api[OffsetCommitRequest, OffsetCommitPart, OffsetCommitReply, OffsetCommitResponse] = Api(
     key=ApiKey.OFFSET_COMMIT,
     versions=(2, 10),
+    requires=(
+        Requires(Operation.READ, Meaning.GROUP),
+        Requires(Operation.READ, Meaning.TOPIC),
+    ),
     split=split,
     execute=execute,
     merge=merge,

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -81,6 +83,10 @@ def merge(
 API: Api[OffsetDeleteRequest, OffsetDeletePart, OffsetDeleteReply, OffsetDeleteResponse] = Api(
     key=ApiKey.OFFSET_DELETE,
     versions=(0, 0),
+    requires=(
+        Requires(Operation.DELETE, Meaning.GROUP),
+        Requires(Operation.READ, Meaning.TOPIC),
+    ),
     split=split,
     execute=execute,
     merge=merge,

@@ -13,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, SingleForm, SingleScope, WorkerScope
+from minibroker.broker.apis.base import (
+    SPECIAL,
+    Api,
+    Context,
+    Owner,
+    SingleForm,
+    SingleScope,
+    WorkerScope,
+)
 from minibroker.broker.apis.topic_names import unknown_topic
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker_protocol.compiler.single import Shape
@@ -294,6 +302,7 @@ SINGLE: Final = SingleForm(
 API: Api[OffsetFetchRequest, OffsetFetchPart, OffsetFetchReply, OffsetFetchResponse] = Api(
     key=ApiKey.OFFSET_FETCH,
     versions=(1, 10),
+    requires=SPECIAL,
     split=split,
     execute=execute,
     merge=merge,

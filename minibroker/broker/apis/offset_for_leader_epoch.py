@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.log.errors import LogError
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -106,6 +108,7 @@ def merge(
 API: Api[OffsetForLeaderEpochRequest, EpochPart, EpochReply, OffsetForLeaderEpochResponse] = Api(
     key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
     versions=(2, 4),
+    requires=(Requires(Operation.DESCRIBE, Meaning.TOPIC, or_cluster=Operation.CLUSTER_ACTION),),
     split=split,
     execute=execute,
     merge=merge,

@@ -20,6 +20,7 @@ from inspect import isawaitable
 from typing import Any, Final, NamedTuple
 
 from minibroker.broker.apis.base import (
+    SPECIAL,
     Api,
     CloseConnection,
     Context,
@@ -484,6 +485,7 @@ SINGLE: Final = SingleForm(
 API: Api[ProduceRequest, ProducePart, ProduceReply, ProduceResponse] = Api(
     key=ApiKey.PRODUCE,
     versions=(0, 13),
+    requires=SPECIAL,
     served_from=3,
     split=split,
     execute=execute,

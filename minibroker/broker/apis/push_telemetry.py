@@ -50,7 +50,8 @@ def split(ctx: Context, request: PushTelemetryRequest) -> Mapping[Owner, PushTel
     instance_id = bytes(request.client_instance_id)
     if instance_id in _RESERVED:
         return {}
-    client = TelemetryClient(instance_id, client_properties(ctx, instance_id), ctx.wall_ms)
+    properties = client_properties(ctx.caller, ctx.header.client_id or "", instance_id)
+    client = TelemetryClient(instance_id, properties, ctx.wall_ms)
     size_bytes = len(request.metrics)
     push = Push(
         request.subscription_id,
@@ -98,6 +99,7 @@ def merge(
 API: Api[PushTelemetryRequest, PushTelemetryPart, PushTelemetryReply, PushTelemetryResponse] = Api(
     key=ApiKey.PUSH_TELEMETRY,
     versions=(0, 0),
+    requires=(),
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,

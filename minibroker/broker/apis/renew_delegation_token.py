@@ -7,65 +7,42 @@ lifetime. A period that is not positive is ``delegation.token.expiry.time.ms``. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
-from minibroker.broker.apis.delegation_tokens import NO_TIMESTAMP, change_token, requests_problem
+from minibroker.broker.apis.base import Context, ControllerRequest, ControllerScope, at_controller
+from minibroker.broker.apis.delegation_tokens import NO_TIMESTAMP, change_expiry, requests_problem
 from minibroker.broker.metadata.delegation_tokens import TokenChange, plan_renewal
-from minibroker.broker.security.delegation_token import decode_token
-from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.renew_delegation_token import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
 from minibroker_protocol.registry import ApiKey
 
-RenewDelegationTokenReply = tuple[ErrorCode, int]
-"""The error, and the new expiry in epoch milliseconds."""
 
-
-def split(ctx: Context, request: RenewDelegationTokenRequest) -> Mapping[Owner, TokenChange]:
-    """Send the request to the controller if this connection may send it."""
-    if requests_problem(ctx):
-        return {}
-    principal, period_ms = ctx.caller.principal, request.renew_period_ms
-    return {CONTROLLER: TokenChange(bytes(request.hmac), principal, ctx.wall_ms, period_ms)}
-
-
-async def execute_at_controller(
-    scope: ControllerScope, part: TokenChange
-) -> RenewDelegationTokenReply:
-    """Renew the token, and wait until every process knows it."""
-    error, change = await change_token(
-        scope, lambda image, key: plan_renewal(image, scope.settings, key, part)
-    )
-    if change is None:
-        return error, 0
-    token = decode_token(change.name, change.config)
-    return error, part.now_ms if token is None else token.expires_ms
-
-
-def merge(
-    ctx: Context,
-    _request: RenewDelegationTokenRequest,
-    replies: Mapping[Owner, RenewDelegationTokenReply],
+async def execute(
+    scope: ControllerScope, request: ControllerRequest[RenewDelegationTokenRequest]
 ) -> RenewDelegationTokenResponse:
-    """The new expiry, or the error."""
-    error, expires_ms = requests_problem(ctx), NO_TIMESTAMP
-    if not error:
-        error, expires_ms = replies[CONTROLLER]
+    """Renew the token, and wait until every process knows it."""
+    message, now_ms = request.message, request.wall_ms
+    change = TokenChange(message.hmac, request.caller.principal, now_ms, message.renew_period_ms)
+    error, expires_ms = await change_expiry(
+        scope, now_ms, lambda image, key: plan_renewal(image, scope.settings, key, change)
+    )
     return RenewDelegationTokenResponse(error_code=error, expiry_timestamp_ms=expires_ms)
 
 
-API: Api[
-    RenewDelegationTokenRequest,
-    TokenChange,
-    RenewDelegationTokenReply,
-    RenewDelegationTokenResponse,
-] = Api(
+def reject(
+    ctx: Context, _request: RenewDelegationTokenRequest
+) -> RenewDelegationTokenResponse | None:
+    """The error of a connection that may not send requests about tokens."""
+    problem = requests_problem(ctx)
+    if not problem:
+        return None
+    return RenewDelegationTokenResponse(error_code=problem, expiry_timestamp_ms=NO_TIMESTAMP)
+
+
+API = at_controller(
+    execute,
     key=ApiKey.RENEW_DELEGATION_TOKEN,
     versions=(1, 2),
-    split=split,
-    execute_at_controller=execute_at_controller,
-    merge=merge,
+    requires=(),
+    reject=reject,
 )

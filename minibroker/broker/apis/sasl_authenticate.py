@@ -8,9 +8,7 @@ API never changes the principal of a connection. In Kafka:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import Context, without_owner
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
@@ -19,14 +17,7 @@ from minibroker_protocol.messages.sasl_authenticate import (
 from minibroker_protocol.registry import ApiKey
 
 
-def split(_ctx: Context, _request: SaslAuthenticateRequest) -> Mapping[Owner, None]:
-    """No owner is involved."""
-    return {}
-
-
-def merge(
-    _ctx: Context, _request: SaslAuthenticateRequest, _replies: Mapping[Owner, None]
-) -> SaslAuthenticateResponse:
+def answer(_ctx: Context, _request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
     """Reject the request with ILLEGAL_SASL_STATE."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE,
@@ -34,6 +25,9 @@ def merge(
     )
 
 
-API: Api[SaslAuthenticateRequest, None, None, SaslAuthenticateResponse] = Api(
-    key=ApiKey.SASL_AUTHENTICATE, versions=(0, 2), split=split, merge=merge
+API = without_owner(
+    answer,
+    key=ApiKey.SASL_AUTHENTICATE,
+    versions=(0, 2),
+    requires=(),
 )

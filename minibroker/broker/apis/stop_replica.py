@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import Context, Requires, without_owner
 from minibroker.broker.apis.control_requests import (
     FOREIGN_CONTROLLER_ERROR,
     broker_epoch_problem,
     controller_epoch_problem,
 )
 from minibroker.broker.metadata.image import Image
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.stop_replica import (
     StopReplicaPartitionError,
     StopReplicaRequest,
@@ -32,14 +34,7 @@ DURING_DELETION: Final = -2
 """Leader epochs with a special meaning; requests before version 3 have no leader epoch."""
 
 
-def split(_ctx: Context, _request: StopReplicaRequest) -> Mapping[Owner, None]:
-    """No owner is involved."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: StopReplicaRequest, _replies: Mapping[Owner, None]
-) -> StopReplicaResponse:
+def answer(ctx: Context, request: StopReplicaRequest) -> StopReplicaResponse:
     """One error per partition, or one for the whole request."""
     image = ctx.image
     stale = broker_epoch_problem(image, request.broker_epoch)
@@ -91,11 +86,11 @@ def _response(errors: Mapping[tuple[str, int], ErrorCode]) -> StopReplicaRespons
     )
 
 
-API: Api[StopReplicaRequest, None, None, StopReplicaResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.STOP_REPLICA,
     versions=(0, 4),
-    split=split,
-    merge=merge,
+    requires=(Requires(Operation.CLUSTER_ACTION, Meaning.CLUSTER, refusal=error_response),),
     cluster_action=True,
     left_out=(
         (

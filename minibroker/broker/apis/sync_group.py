@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Final, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.groups.events import SyncRequested, SyncResult
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from minibroker_protocol.registry import ApiKey
 
@@ -67,6 +69,7 @@ def merge(
 API: Api[SyncGroupRequest, SyncGroupPart, SyncResult, SyncGroupResponse] = Api(
     key=ApiKey.SYNC_GROUP,
     versions=(0, 5),
+    requires=(Requires(Operation.READ, Meaning.GROUP),),
     split=split,
     execute=execute,
     may_wait=True,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from minibroker.broker.apis.base import Context, ControllerScope
+from minibroker.broker.apis.base import Caller, ControllerScope
 from minibroker.broker.metadata.image import CLIENT_METRICS
 from minibroker.broker.telemetry.instances import ClientInstances
 from minibroker.broker.telemetry.subscriptions import TelemetryProperties, select
@@ -24,13 +24,12 @@ class TelemetryClient(NamedTuple):
     now_ms: int
 
 
-def client_properties(ctx: Context, instance_id: Uuid) -> TelemetryProperties:
+def client_properties(caller: Caller, client_id: str, instance_id: Uuid) -> TelemetryProperties:
     """The properties of the caller."""
-    caller = ctx.caller
     name, version = caller.software
     return TelemetryProperties(
         client_instance_id=uuid_text(instance_id),
-        client_id=ctx.header.client_id or "",
+        client_id=client_id,
         client_software_name=name,
         client_software_version=version,
         client_source_address=caller.client_host,

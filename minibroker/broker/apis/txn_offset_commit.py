@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.apis.offset_commit import CommitPosition
 from minibroker.broker.apis.topic_names import requested_name, unknown_topic
 from minibroker.broker.apis.transaction_verification import (
@@ -26,8 +26,10 @@ from minibroker.broker.groups.events import CommitRequested
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.offsets_log import OffsetsTransaction
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC, offsets_partition
+from minibroker.broker.security.acl import Operation
 from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
@@ -172,6 +174,11 @@ API: Api[
 ] = Api(
     key=ApiKey.TXN_OFFSET_COMMIT,
     versions=(0, 6),
+    requires=(
+        Requires(Operation.WRITE, Meaning.TRANSACTIONAL_ID),
+        Requires(Operation.READ, Meaning.GROUP),
+        Requires(Operation.READ, Meaning.TOPIC),
+    ),
     split=split,
     execute=execute,
     merge=merge,

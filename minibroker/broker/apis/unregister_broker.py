@@ -7,10 +7,10 @@ Kafka: ``ClusterControlManager`` and ``QuorumController.unregisterBroker``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import CLUSTER_DENIED_TEXT, Context, Requires, without_owner
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
@@ -18,14 +18,7 @@ from minibroker_protocol.messages.unregister_broker import (
 from minibroker_protocol.registry import ApiKey
 
 
-def split(_ctx: Context, _request: UnregisterBrokerRequest) -> Mapping[Owner, None]:
-    """No owner is involved, as nothing changes."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: UnregisterBrokerRequest, _replies: Mapping[Owner, None]
-) -> UnregisterBrokerResponse:
+def answer(ctx: Context, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
     """The error for this id."""
     broker_id = request.broker_id
     if broker_id not in ctx.image.brokers:
@@ -39,10 +32,10 @@ def merge(
     )
 
 
-API: Api[UnregisterBrokerRequest, None, None, UnregisterBrokerResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.UNREGISTER_BROKER,
     versions=(0, 0),
-    split=split,
-    merge=merge,
+    requires=(Requires(Operation.ALTER, Meaning.CLUSTER, text=CLUSTER_DENIED_TEXT),),
     left_out=("removing the only broker: it is registered as long as it runs",),
 )

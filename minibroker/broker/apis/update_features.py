@@ -8,13 +8,17 @@ level is stored and applies to every request after the response. In Kafka:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
-from minibroker.broker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.broker.apis.base import (
+    CLUSTER_DENIED_TEXT,
+    ControllerRequest,
+    ControllerScope,
+    Requires,
+    at_controller,
+)
 from minibroker.broker.metadata.features import FeatureUpdate, UpgradeType
-from minibroker.broker.metadata.image import ChangeRejected
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -24,46 +28,16 @@ from minibroker_protocol.messages.update_features import (
 from minibroker_protocol.registry import ApiKey
 
 
-class UpdateFeaturesPart(NamedTuple):
-    """Requested levels."""
-
-    updates: tuple[FeatureUpdate, ...]
-    validate_only: bool
-
-
-UpdateFeaturesReply = ChangeRejected | None
-
-
-def split(ctx: Context, request: UpdateFeaturesRequest) -> Mapping[Owner, UpdateFeaturesPart]:
-    """Send everything to the controller."""
-    updates = tuple(_update(ctx, update) for update in request.feature_updates)
-    return {CONTROLLER: UpdateFeaturesPart(updates, request.validate_only)}
-
-
-def _update(ctx: Context, update: FeatureUpdateKey) -> FeatureUpdate:
-    upgrade_type = update.upgrade_type
-    if ctx.version == 0:
-        is_downgrade = update.allow_downgrade
-        upgrade_type = UpgradeType.SAFE_DOWNGRADE if is_downgrade else UpgradeType.UPGRADE
-    return FeatureUpdate(update.feature, update.max_version_level, upgrade_type)
-
-
-async def execute_at_controller(
-    scope: ControllerScope, part: UpdateFeaturesPart
-) -> UpdateFeaturesReply:
+async def execute(
+    scope: ControllerScope, request: ControllerRequest[UpdateFeaturesRequest]
+) -> UpdateFeaturesResponse:
     """Validate, store, and wait until every process has applied the change."""
+    message = request.message
     rejection, updates = await scope.cluster.update_features(
-        part.updates, validate_only=part.validate_only
+        tuple(_update(request.version, update) for update in message.feature_updates),
+        validate_only=message.validate_only,
     )
     await scope.publish(updates)
-    return rejection
-
-
-def merge(
-    _ctx: Context, request: UpdateFeaturesRequest, replies: Mapping[Owner, UpdateFeaturesReply]
-) -> UpdateFeaturesResponse:
-    """One error for all features."""
-    rejection = replies[CONTROLLER]
     if rejection is not None:
         return UpdateFeaturesResponse(error_code=rejection.code, error_message=rejection.text)
     return UpdateFeaturesResponse(
@@ -74,18 +48,23 @@ def merge(
                 error_code=ErrorCode.NONE,
                 error_message=ErrorCode.NONE.name,
             )
-            for update in request.feature_updates
+            for update in message.feature_updates
         ],
     )
 
 
-API: Api[UpdateFeaturesRequest, UpdateFeaturesPart, UpdateFeaturesReply, UpdateFeaturesResponse] = (
-    Api(
-        key=ApiKey.UPDATE_FEATURES,
-        versions=(0, 2),
-        split=split,
-        execute_at_controller=execute_at_controller,
-        merge=merge,
-        left_out=("features other than transaction.version: they have no effect here",),
-    )
+def _update(version: int, update: FeatureUpdateKey) -> FeatureUpdate:
+    upgrade_type = update.upgrade_type
+    if version == 0:
+        is_downgrade = update.allow_downgrade
+        upgrade_type = UpgradeType.SAFE_DOWNGRADE if is_downgrade else UpgradeType.UPGRADE
+    return FeatureUpdate(update.feature, update.max_version_level, upgrade_type)
+
+
+API = at_controller(
+    execute,
+    key=ApiKey.UPDATE_FEATURES,
+    versions=(0, 2),
+    requires=(Requires(Operation.ALTER, Meaning.CLUSTER, text=CLUSTER_DENIED_TEXT),),
+    left_out=("features other than transaction.version: they have no effect here",),
 )

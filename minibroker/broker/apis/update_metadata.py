@@ -9,10 +9,9 @@ deleted partition equals the image if the image does not have it. In Kafka:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.base import Context, Requires, without_owner
 from minibroker.broker.apis.control_requests import (
     FOREIGN_CONTROLLER_ERROR,
     broker_epoch_problem,
@@ -20,7 +19,9 @@ from minibroker.broker.apis.control_requests import (
     partition_states,
 )
 from minibroker.broker.metadata.image import Broker, Image
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
@@ -34,14 +35,7 @@ GONE: Final = -2
 """The leader of a partition whose topic is deleted."""
 
 
-def split(_ctx: Context, _request: UpdateMetadataRequest) -> Mapping[Owner, None]:
-    """No owner is involved."""
-    return {}
-
-
-def merge(
-    ctx: Context, request: UpdateMetadataRequest, _replies: Mapping[Owner, None]
-) -> UpdateMetadataResponse:
+def answer(ctx: Context, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
     """Return the first error found, for the whole request."""
     image = ctx.image
     error = broker_epoch_problem(image, request.broker_epoch)
@@ -50,11 +44,6 @@ def merge(
         error = error or _partition_problem(image, name, topic_id, state)
     if not error and not _are_known(image, request.live_brokers, ctx.version):
         error = FOREIGN_CONTROLLER_ERROR
-    return error_response(request, error)
-
-
-def error_response(_request: UpdateMetadataRequest, error: ErrorCode) -> UpdateMetadataResponse:
-    """A response with an error."""
     return UpdateMetadataResponse(error_code=error)
 
 
@@ -91,11 +80,11 @@ def _is_known(broker: Broker, sent: UpdateMetadataBroker, version: int) -> bool:
     return named == dict(broker.endpoints)
 
 
-API: Api[UpdateMetadataRequest, None, None, UpdateMetadataResponse] = Api(
+API = without_owner(
+    answer,
     key=ApiKey.UPDATE_METADATA,
     versions=(0, 8),
-    split=split,
-    merge=merge,
+    requires=(Requires(Operation.CLUSTER_ACTION, Meaning.CLUSTER),),
     cluster_action=True,
     left_out=(
         (

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transaction_markers import TransactionMarker
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC
+from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -155,6 +157,11 @@ def _topic_result(name: str, results: Mapping[int, ErrorCode]) -> WritableTxnMar
 API: Api[WriteTxnMarkersRequest, MarkersPart, MarkersReply, WriteTxnMarkersResponse] = Api(
     key=ApiKey.WRITE_TXN_MARKERS,
     versions=(1, 2),
+    requires=(
+        Requires(
+            Operation.CLUSTER_ACTION, Meaning.CLUSTER, or_cluster=Operation.ALTER, refusal=refusal
+        ),
+    ),
     split=split,
     execute=execute,
     merge=merge,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import trio
 
 from minibroker.broker.apis.api_versions import software_in, unsupported_version
-from minibroker.broker.apis.authorization.authorizers import Authorizers
+from minibroker.broker.apis.authorization.wrap import Authorizers
 from minibroker.broker.apis.base import CONTROLLER, Context, Owner, ServedApi
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache, session_ids, slots_of
 from minibroker.broker.apis.serving import serving

@@ -26,10 +26,6 @@ class Mutated(NamedTuple):
     throttle_ms: int
 
 
-UNCOUNTED: Final = Mutated(0, 0, False, None, 0)
-"""The result for a request that was not executed."""
-
-
 class MutationQuota:
     """The tokens that one request takes, one for each partition.
 

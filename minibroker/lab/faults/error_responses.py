@@ -22,23 +22,11 @@ from minibroker_protocol.entities import (
     keys_below,
     keys_by_type,
 )
+from minibroker_protocol.error_elements import UNKNOWN_NUMBERS
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Array, Field, Struct
-
-_UNKNOWN_NUMBERS: Final = frozenset(
-    {
-        Meaning.OFFSET,
-        Meaning.BASE_OFFSET,
-        Meaning.GENERATION,
-        Meaning.PRODUCER_ID,
-        Meaning.PRODUCER_EPOCH,
-        Meaning.BROKER,
-        Meaning.PORT,
-    }
-)
-"""Numbers that are -1 in a response with an error."""
 
 _COPIED: Final = frozenset({"resource_type", "entity"})
 """Fields of a request's entity that its entity in the response has too."""
@@ -286,7 +274,7 @@ def _new(
             setattr(struct, item.name, int(code))
         elif site is not None and item.name == "records":
             struct.records = b""  # type: ignore[attr-defined]
-        elif item.means in _UNKNOWN_NUMBERS and getattr(struct, item.name) == 0:
+        elif item.means in UNKNOWN_NUMBERS and getattr(struct, item.name) == 0:
             setattr(struct, item.name, -1)
     return struct
 

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode
+from minibroker_protocol.entities import has_secrets
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 from minibroker_protocol.headers import decode_request_header, decode_response_header
 from minibroker_protocol.registry import ApiKey
-from minibroker_protocol.schema import Array, Struct
+from minibroker_protocol.schema import Array, Message, Struct
 from minibroker_protocol.types import UUID, uuid_text
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
@@ -26,20 +28,19 @@ JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON
 FRAME_BYTES_MAX: Final = 64 * 1024
 """Larger frames are not kept: their entries have only the size."""
 
-SECRET_APIS: Final = frozenset(
-    {
-        ApiKey.SASL_HANDSHAKE,
-        ApiKey.SASL_AUTHENTICATE,
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.CREATE_DELEGATION_TOKEN,
-        ApiKey.RENEW_DELEGATION_TOKEN,
-        ApiKey.EXPIRE_DELEGATION_TOKEN,
-        ApiKey.DESCRIBE_DELEGATION_TOKEN,
-    }
-)
-"""APIs whose frames are not kept, because they may contain passwords and keys."""
+
+@cache
+def may_have_secrets(key: int) -> bool:
+    """Whether the frames of an API are not kept, because they may contain passwords and keys.
+
+    The schemas say which fields are secret. After a SaslHandshake, frames without a header follow.
+    """
+    try:
+        schema = registry.schema(key)
+    except UnsupportedVersion:
+        return False
+    is_secret = has_secrets(schema.request) or has_secrets(schema.response)
+    return is_secret or key == ApiKey.SASL_HANDSHAKE
 
 
 class EntryKind(StrEnum):
@@ -145,6 +146,12 @@ def decoded(entry: JournalEntry) -> Mapping[str, Any] | None:
     Fields have Kafka's names in snake case; structs are mappings, UUIDs are texts, bytes and
     records are bytes.
     """
+    message = decoded_message(entry)
+    return None if message is None else fields_of_message(*message)
+
+
+def decoded_message(entry: JournalEntry) -> tuple[Message, int] | None:
+    """Return the body of a request or response and its version; None if it cannot be read."""
     frame = entry.frame
     if frame is None or entry.kind not in {EntryKind.REQUEST, EntryKind.RESPONSE}:
         return None
@@ -152,9 +159,7 @@ def decoded(entry: JournalEntry) -> Mapping[str, Any] | None:
         if entry.kind is EntryKind.REQUEST:
             header, at = decode_request_header(frame)
             schema = registry.schema(header.api_key)
-            return _fields(
-                decode(schema.request, header.api_version, frame, at), header.api_version
-            )
+            return decode(schema.request, header.api_version, frame, at), header.api_version
         key = api_key(entry.api or "")
         if key is None or entry.version is None:
             return None
@@ -162,7 +167,7 @@ def decoded(entry: JournalEntry) -> Mapping[str, Any] | None:
         if key == ApiKey.API_VERSIONS and not schema.valid_versions.has(version):
             version = 0  # The answer to a version that is too new (KIP-511).
         _, at = decode_response_header(frame, key, version)
-        return _fields(decode(schema.response, version, frame, at), version)
+        return decode(schema.response, version, frame, at), version
     except (DecodeError, UnsupportedVersion):
         return None
 
@@ -186,7 +191,8 @@ _KEYS_BY_NUMBER: Final = {str(int(key)): key for key in ApiKey}
 _KEYS_BY_NAME: Final = {key.name.replace("_", "").lower(): key for key in ApiKey}
 
 
-def _fields(struct: Struct, version: int) -> dict[str, Any]:
+def fields_of_message(struct: Struct, version: int) -> dict[str, Any]:
+    """Return the fields of a decoded body, as `decoded` does."""
     return {
         each.name: _value(each.kind, getattr(struct, each.name), version)
         for each in type(struct).__fields__
@@ -196,7 +202,7 @@ def _fields(struct: Struct, version: int) -> dict[str, Any]:
 
 def _value(kind: object, value: Any, version: int) -> Any:
     if isinstance(value, Struct):
-        return _fields(value, version)
+        return fields_of_message(value, version)
     if isinstance(kind, Array) and value is not None:
         return [_value(kind.element, each, version) for each in value]
     if kind is UUID:

@@ -7,21 +7,22 @@ decoded only if everything that costs less matches and the frame contains the wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from minibroker.broker.patterns.wildcard import matches_wildcard
-from minibroker.lab.journal.entries import EntryKind, JournalEntry, api_key, decoded
+from minibroker.lab.journal.entries import EntryKind, JournalEntry, api_key, decoded_message
 from minibroker.lab.journal.topic_ids import TopicIds
+from minibroker_protocol.entities import values
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.types import uuid_text
+from minibroker_protocol.meanings import Meaning
 
-_TOPIC_FIELDS: Final = frozenset({"topic", "topic_name", "topics", "topic_names", "name"})
-_TOPIC_ID_FIELD: Final = "topic_id"
-_GROUP_FIELDS: Final = frozenset(
-    {"group_id", "group", "groups", "groups_names", "group_ids", "key", "coordinator_keys"}
-)
+_TOPICS: Final = frozenset({Meaning.TOPIC})
+_TOPIC_IDS: Final = frozenset({Meaning.TOPIC_ID})
+_GROUPS: Final = frozenset({Meaning.GROUP, Meaning.COORDINATOR_KEY})
+"""A response of FindCoordinator does not say whether a key is a group."""
+_ERRORS: Final = frozenset({Meaning.ERROR, Meaning.PARTIAL_ERROR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class EntryFilter:
             and self._matches_client(entry)
             and all(entry.details.get(name) == value for name, value in self.details.items())
             and self._matches_topic(entry)
-            and self._matches_named(entry, self.group, "group", _GROUP_FIELDS)
+            and self._matches_named(entry, self.group, "group", _GROUPS)
             and (self.error is None or _has_error(entry, self.error))
         )
 
@@ -86,16 +87,15 @@ class EntryFilter:
         )
 
     def _matches_topic(self, entry: JournalEntry) -> bool:
-        if self._matches_named(entry, self.topic, "topic", _TOPIC_FIELDS):
+        if self._matches_named(entry, self.topic, "topic", _TOPICS):
             return True
         frame, ids = entry.frame, self.topic_ids.of(self.topic or "")
         if frame is None or not any(topic_id in frame for topic_id in ids):
             return False
-        texts = set(map(uuid_text, ids))
-        return any(value in texts for value in _values(decoded(entry), _TOPIC_ID_FIELD.__eq__))
+        return any(value in ids for value in _values(entry, _TOPIC_IDS))
 
     def _matches_named(
-        self, entry: JournalEntry, wanted: str | None, what: str, fields: frozenset[str]
+        self, entry: JournalEntry, wanted: str | None, what: str, meanings: Set[Meaning]
     ) -> bool:
         if wanted is None:
             return True
@@ -103,7 +103,7 @@ class EntryFilter:
             return entry.details.get("what") == what and entry.details.get("name") == wanted
         if entry.frame is None or wanted.encode() not in entry.frame:
             return False
-        return any(value == wanted for value in _values(decoded(entry), fields.__contains__))
+        return wanted in _values(entry, meanings)
 
 
 def same_api(one: str, other: str) -> bool:
@@ -114,20 +114,14 @@ def same_api(one: str, other: str) -> bool:
 def _has_error(entry: JournalEntry, wanted: str) -> bool:
     if entry.kind is not EntryKind.RESPONSE:
         return False
-    codes = _values(decoded(entry), lambda name: name.endswith("error_code"))
+    codes = _values(entry, _ERRORS)
     if wanted.lstrip("-").isdecimal():
         return int(wanted) in codes
     code = ErrorCode.__members__.get(wanted.upper())
     return code is not None and code in codes
 
 
-def _values(value: Any, is_wanted: Callable[[str], bool], name: str = "") -> Iterator[Any]:
-    """Yield the values of all fields with wanted names, and the elements of lists of them."""
-    if isinstance(value, Mapping):
-        for inner, each in value.items():
-            yield from _values(each, is_wanted, inner)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _values(each, is_wanted, name)
-    elif is_wanted(name):
-        yield value
+def _values(entry: JournalEntry, meanings: Set[Meaning]) -> Iterator[Any]:
+    """Yield the values of all fields with the meanings, and the elements of arrays of them."""
+    message = decoded_message(entry)
+    return iter(()) if message is None else values(*message, meanings)

@@ -18,7 +18,7 @@ from minibroker.broker.network.request_observer import RequestObserver
 from minibroker.broker.network.request_reader import LENGTH_BYTES
 from minibroker.broker.process.environment import NotedClient
 from minibroker.broker.process.notes import note
-from minibroker.lab.journal.entries import FRAME_BYTES_MAX, SECRET_APIS
+from minibroker.lab.journal.entries import FRAME_BYTES_MAX, may_have_secrets
 from minibroker.lab.journal.records import (
     EXCHANGE_KIND,
     REQUEST_KIND,
@@ -49,8 +49,6 @@ _FIXED_BYTES: Final = 8
 """API key, version and correlation id."""
 
 _ANSWER_BYTES_MAX: Final = FRAME_BYTES_MAX + LENGTH_BYTES
-_SECRET: Final = frozenset(int(key).to_bytes(_KEY_BYTES, "big") for key in SECRET_APIS)
-_SECRET_KEYS: Final = frozenset(map(int, SECRET_APIS))
 _UNKNOWN_TIMES: Final = (UNKNOWN,) * 4
 _AUTHENTICATED: Final = "authenticated"
 
@@ -132,7 +130,8 @@ class RequestJournal(RequestObserver):
         body, in_flight.body = in_flight.body, None
         size = request.request_bytes
         view = body if isinstance(body, bytes) else body.view
-        is_whole = size <= FRAME_BYTES_MAX and bytes(view[:_KEY_BYTES]) not in _SECRET
+        key = int.from_bytes(view[:_KEY_BYTES], "big", signed=True)
+        is_whole = size <= FRAME_BYTES_MAX and not may_have_secrets(key)
         kept = bytes(view) if is_whole else _header_bytes(view)
         peer = self._peer(request.client)
         record = (REQUEST_KIND, request.received_ns, self._now(), peer, size, kept, is_whole)
@@ -151,7 +150,7 @@ class RequestJournal(RequestObserver):
             return
         kept = None
         if frame is not None and size <= _ANSWER_BYTES_MAX:
-            kept = None if request.header.api_key in _SECRET_KEYS else frame[LENGTH_BYTES:]
+            kept = None if may_have_secrets(request.header.api_key) else frame[LENGTH_BYTES:]
         in_flight.response = [
             RESPONSE_KIND,
             in_flight.answer_ns,
@@ -187,7 +186,7 @@ class RequestJournal(RequestObserver):
         """Record a request and its response, which all happened in one step of this process."""
         size, answer_bytes, is_whole = request.request_bytes, len(frame), True
         answer = frame if answer_bytes <= _ANSWER_BYTES_MAX else None
-        if size > FRAME_BYTES_MAX or request.header.api_key in _SECRET_KEYS:
+        if size > FRAME_BYTES_MAX or may_have_secrets(request.header.api_key):
             is_whole, kept, answer = False, _header_bytes(kept), None
         received_ns, total_ns = request.received_ns, request.total_ns
         record = (

@@ -18,7 +18,7 @@ import trio
 from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.journal.buffer import JournalBuffer
 from minibroker.lab.journal.counts import JournalCounts
-from minibroker.lab.journal.entries import FRAME_BYTES_MAX, SECRET_APIS, EntryKind
+from minibroker.lab.journal.entries import FRAME_BYTES_MAX, EntryKind, may_have_secrets
 from minibroker.lab.journal.records import (
     NO_HEADER,
     REQUEST_KIND,
@@ -37,7 +37,6 @@ from minibroker_protocol.headers import RequestHeader, decode_request_header, de
 
 ROLE: Final = "proxy"
 
-_SECRET_KEYS: Final = frozenset(map(int, SECRET_APIS))
 _FIXED_BYTES: Final = 8
 _INT32: Final = struct.Struct(">i")
 _THROTTLE: Final = "throttle_time_ms"
@@ -165,7 +164,7 @@ def throttle_time_ms(api_key: int, version: int, frame: bytes) -> int:
 
 def _is_kept(request: ProxiedRequest, frame: bytes) -> bool:
     """Whether a frame of a request or its response is kept; of tokens, only the size is."""
-    is_secret = request.is_token or request.api_key in _SECRET_KEYS
+    is_secret = request.is_token or may_have_secrets(request.api_key)
     return not is_secret and len(frame) <= FRAME_BYTES_MAX
 
 

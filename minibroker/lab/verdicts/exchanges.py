@@ -7,30 +7,44 @@ Invariant: a body that cannot be decoded, or was not kept, counts as missing. Ka
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
-from minibroker.lab.journal.entries import JournalEntry, api_key, decoded
+from minibroker.lab.journal.entries import JournalEntry, api_key, decoded_message, fields_of_message
+from minibroker_protocol.entities import fields_of, is_entity_array
 from minibroker_protocol.errors import DecodeError, ErrorCode
+from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.records import NO_SEQUENCE, BatchHeader, Record, iter_batches, iter_records
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.schema import Message, Struct
+from minibroker_protocol.types import uuid_text
 
 Body = Mapping[str, Any]
+VersionedMessage = tuple[Message, int]
 _UNREAD: Final[Any] = object()
 
 
 class ObservedExchange:
     """One request and, if it was answered, its response."""
 
-    __slots__ = ("_request", "_response", "answer", "key", "sent")
+    __slots__ = (
+        "_request",
+        "_request_message",
+        "_response",
+        "_response_message",
+        "answer",
+        "key",
+        "sent",
+    )
 
     def __init__(self, sent: JournalEntry) -> None:
         self.sent = sent
         self.answer: JournalEntry | None = None
         self.key: ApiKey | None = None if sent.api is None else api_key(sent.api)
-        self._request = self._response = _UNREAD
+        self._request = self._request_message = _UNREAD
+        self._response = self._response_message = _UNREAD
 
     @property
     def version(self) -> int:
@@ -62,16 +76,33 @@ class ObservedExchange:
     @property
     def request(self) -> Body | None:
         """The decoded request; None if it is missing."""
+        message = self.request_message
         if self._request is _UNREAD:
-            self._request = decoded(self.sent)
+            self._request = None if message is None else fields_of_message(*message)
         return cast("Body | None", self._request)
+
+    @property
+    def request_message(self) -> VersionedMessage | None:
+        """The request as a message; None if it is missing."""
+        if self._request_message is _UNREAD:
+            self._request_message = decoded_message(self.sent)
+        return cast("VersionedMessage | None", self._request_message)
 
     @property
     def response(self) -> Body | None:
         """The decoded response; None if it is missing."""
+        message = self.response_message
         if self._response is _UNREAD:
-            self._response = None if self.answer is None else _decoded_response(self.answer)
+            self._response = None if message is None else fields_of_message(*message)
         return cast("Body | None", self._response)
+
+    @property
+    def response_message(self) -> VersionedMessage | None:
+        """The response as a message; None if it is missing."""
+        if self._response_message is _UNREAD:
+            answer = self.answer
+            self._response_message = None if answer is None else _decoded_response(answer)
+        return cast("VersionedMessage | None", self._response_message)
 
     @property
     def title(self) -> str:
@@ -79,14 +110,14 @@ class ObservedExchange:
         return f"{self.sent.api} v{self.version}"
 
 
-def _decoded_response(answer: JournalEntry) -> Body | None:
-    found = decoded(answer)
+def _decoded_response(answer: JournalEntry) -> VersionedMessage | None:
+    found = decoded_message(answer)
     if found is not None or answer.frame is None or answer.api is None:
         return found
     if api_key(answer.api) is not ApiKey.API_VERSIONS:
         return None
     # A broker that does not know the version of the request answers with version 0 (KIP-511).
-    return decoded(replace(answer, version=0))
+    return decoded_message(replace(answer, version=0))
 
 
 class EntityResult(NamedTuple):
@@ -106,22 +137,9 @@ class EntityResult(NamedTuple):
         return ErrorCode.describe(self.code)
 
 
-class _Fields(NamedTuple):
-    topics: str
-    partitions: str
-    topic_results: str
-    partition_results: str
-
-
-_PARTITIONED: Final = {
-    ApiKey.PRODUCE: _Fields("topic_data", "partition_data", "responses", "partition_responses"),
-    ApiKey.FETCH: _Fields("topics", "partitions", "responses", "partitions"),
-    ApiKey.LIST_OFFSETS: _Fields("topics", "partitions", "topics", "partitions"),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: _Fields("topics", "partitions", "topics", "partitions"),
-}
-"""APIs of partition leaders, with the fields that name partitions and their results."""
-
-LEADER_APIS: Final = frozenset(_PARTITIONED)
+LEADER_APIS: Final = frozenset(
+    {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH}
+)
 """APIs that a partition's leader answers."""
 
 
@@ -130,18 +148,34 @@ def topic_of(fields: Body) -> str:
     return str(fields.get("name") or fields.get("topic") or fields.get("topic_id") or "")
 
 
-def _index(fields: Body) -> int:
-    for name in ("index", "partition_index", "partition"):
-        if name in fields:
-            return int(fields[name])
-    raise AssertionError(f"no partition in {sorted(fields)}")
+def _partitions(struct: Struct, version: int, body: Body) -> Iterator[tuple[str, Body]]:
+    """The partitions in the arrays of topics of a message, with their fields."""
+    for topic, topic_body in _elements(struct, version, body):
+        for name in _own_values(topic, version, _TOPIC):
+            text = uuid_text(name) if isinstance(name, bytes) else name
+            for partition, fields in _elements(topic, version, topic_body):
+                for index in _own_values(partition, version, _PARTITION):
+                    yield f"{text}-{index}", fields
 
 
-def _partitions(body: Body, topics: str, partitions: str) -> Iterator[tuple[str, Body]]:
-    for topic in body[topics] or ():
-        name = topic_of(topic)
-        for partition in topic[partitions] or ():
-            yield f"{name}-{_index(partition)}", partition
+def _own_values(struct: Struct, version: int, meanings: Set[Meaning]) -> list[Any]:
+    """The values of a struct itself that have one of the meanings."""
+    return [
+        getattr(struct, item.name)
+        for item, meaning in fields_of(type(struct), version)
+        if meaning in meanings
+    ]
+
+
+_TOPIC: Final = frozenset({Meaning.TOPIC, Meaning.TOPIC_ID})
+_PARTITION: Final = frozenset({Meaning.PARTITION})
+
+
+def _elements(struct: Struct, version: int, body: Body) -> Iterator[tuple[Struct, Body]]:
+    """The elements of the arrays of a struct, with their fields."""
+    for item, _ in fields_of(type(struct), version):
+        if is_entity_array(item):
+            yield from zip(getattr(struct, item.name) or (), body[item.name] or (), strict=True)
 
 
 def partitions_of(body: Body, topics: str) -> list[str]:
@@ -155,18 +189,20 @@ def partitions_of(body: Body, topics: str) -> list[str]:
 
 def requested_partitions(exchange: ObservedExchange) -> list[tuple[str, Body]]:
     """Return the partitions that a request to a leader names, with their fields."""
-    fields = None if exchange.key is None else _PARTITIONED.get(exchange.key)
-    if fields is None or exchange.request is None:
-        return []
-    return list(_partitions(exchange.request, fields.topics, fields.partitions))
+    return _partitions_of_leader(exchange, exchange.request_message, exchange.request)
 
 
 def returned_partitions(exchange: ObservedExchange) -> list[tuple[str, Body]]:
     """Return the partitions in the response of a leader, with their fields."""
-    fields = None if exchange.key is None else _PARTITIONED.get(exchange.key)
-    if fields is None or exchange.response is None:
+    return _partitions_of_leader(exchange, exchange.response_message, exchange.response)
+
+
+def _partitions_of_leader(
+    exchange: ObservedExchange, message: VersionedMessage | None, body: Body | None
+) -> list[tuple[str, Body]]:
+    if exchange.key not in LEADER_APIS or message is None or body is None:
         return []
-    return list(_partitions(exchange.response, fields.topic_results, fields.partition_results))
+    return list(_partitions(*message, body))
 
 
 _EPOCH_ERRORS: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
@@ -180,7 +216,7 @@ def results_of(exchange: ObservedExchange) -> Iterator[EntityResult]:
     """
     if exchange.key is None or exchange.request is None or exchange.response is None:
         return
-    if exchange.key not in _PARTITIONED:
+    if exchange.key not in LEADER_APIS:
         codes = [code for code in error_codes(exchange.response) if code]
         yield EntityResult(exchange, subject_of(exchange), codes[0] if codes else 0)
         return

@@ -1,9 +1,10 @@
 """Rule: a client that is throttled sends nothing on the connection until the time has passed.
 
-Owns the versions from which clients throttle themselves, and the proof that a request was sent
-after the response. It must never judge a client whose connection the broker muted: the broker does
-not read then, so nobody can see when a request was sent. Invariant: a request that may have been
-on its way before the response is never held against the client. KIP-219.
+Owns the proof that a request was sent after the response that throttled its client; the schema
+says from which versions on clients throttle themselves. It must never judge a client whose
+connection the broker muted: the broker does not read then, so nobody can see when a request was
+sent. Invariant: a request that may have been on its way before the response is never held against
+the client. KIP-219.
 """
 
 from __future__ import annotations
@@ -14,72 +15,35 @@ from typing import Final
 from minibroker.lab.verdicts.exchanges import ObservedExchange
 from minibroker.lab.verdicts.situations import BehaviorRule, Severity, Situation, duration
 from minibroker.lab.verdicts.traffic import ClientTraffic, ObservedConnection
-from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.registry import ApiKey, obeyed_throttle_versions
 
 TIMER_MS: Final = 20
 """How much earlier than the end of a throttle a timer of a client may fire."""
 IDLE_MS: Final = 100
 """A request that arrives after a pause of this length was not sent before the pause."""
 
-CLIENT_THROTTLES_FROM: Final = {
-    ApiKey.PRODUCE: 6,
-    ApiKey.FETCH: 8,
-    ApiKey.LIST_OFFSETS: 3,
-    ApiKey.METADATA: 6,
-    ApiKey.OFFSET_COMMIT: 4,
-    ApiKey.OFFSET_FETCH: 4,
-    ApiKey.FIND_COORDINATOR: 2,
-    ApiKey.JOIN_GROUP: 3,
-    ApiKey.HEARTBEAT: 2,
-    ApiKey.LEAVE_GROUP: 2,
-    ApiKey.SYNC_GROUP: 2,
-    ApiKey.DESCRIBE_GROUPS: 2,
-    ApiKey.LIST_GROUPS: 2,
-    ApiKey.API_VERSIONS: 2,
-    ApiKey.CREATE_TOPICS: 3,
-    ApiKey.DELETE_TOPICS: 2,
-    ApiKey.DELETE_RECORDS: 1,
-    ApiKey.INIT_PRODUCER_ID: 1,
-    ApiKey.ADD_PARTITIONS_TO_TXN: 1,
-    ApiKey.ADD_OFFSETS_TO_TXN: 1,
-    ApiKey.END_TXN: 1,
-    ApiKey.TXN_OFFSET_COMMIT: 1,
-    ApiKey.DESCRIBE_ACLS: 1,
-    ApiKey.CREATE_ACLS: 1,
-    ApiKey.DELETE_ACLS: 1,
-    ApiKey.DESCRIBE_CONFIGS: 2,
-    ApiKey.ALTER_CONFIGS: 1,
-    ApiKey.ALTER_REPLICA_LOG_DIRS: 1,
-    ApiKey.DESCRIBE_LOG_DIRS: 1,
-    ApiKey.CREATE_PARTITIONS: 1,
-    ApiKey.DELETE_GROUPS: 1,
-}
-"""The first version of each API whose clients throttle themselves; APIs of later Kafka versions
-start with it. Kafka's message definitions name these versions.
-"""
-
 JAVA_SOFTWARE: Final = "apache-kafka-java"
 """The name of Kafka's own client in ApiVersions (KIP-511)."""
 JAVA_THROTTLES_ALL_FROM: Final = (4, 4)
 """Version of Kafka's client that throttles itself after every response (KAFKA-20828)."""
-JAVA_THROTTLES: Final = frozenset(CLIENT_THROTTLES_FROM) | {
-    ApiKey.INCREMENTAL_ALTER_CONFIGS,
-    ApiKey.OFFSET_DELETE,
-    ApiKey.CREATE_DELEGATION_TOKEN,
-    ApiKey.RENEW_DELEGATION_TOKEN,
-    ApiKey.EXPIRE_DELEGATION_TOKEN,
-    ApiKey.DESCRIBE_DELEGATION_TOKEN,
-}
-"""APIs after whose responses older versions of Kafka's client throttle themselves, too: those whose
-classes define ``shouldClientThrottle``.
-"""
+_JAVA_THROTTLES: Final = frozenset(
+    {
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.OFFSET_DELETE,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    }
+)
+"""APIs of later Kafka versions after whose responses its older clients throttle themselves, too."""
 
 
 def _observe(traffic: ClientTraffic) -> Iterator[Situation]:
     for connection in traffic.connections:
         is_older_java = _is_older_java(connection)
         for position, exchange in enumerate(connection.exchanges):
-            if is_older_java and exchange.key not in JAVA_THROTTLES:
+            if is_older_java and not _does_older_java_throttle(exchange.key):
                 continue
             if _throttles_client(exchange):
                 yield from _after(traffic, connection, position)
@@ -96,10 +60,18 @@ def _is_older_java(connection: ObservedConnection) -> bool:
     return False
 
 
+def _does_older_java_throttle(key: ApiKey | None) -> bool:
+    """Whether the class of the API in Kafka's client defines ``shouldClientThrottle``.
+
+    These are the APIs that are older than KIP-219, and a few others.
+    """
+    return key is not None and (key in _JAVA_THROTTLES or obeyed_throttle_versions(key).low > 0)
+
+
 def _throttles_client(exchange: ObservedExchange) -> bool:
     if exchange.answer is None or not exchange.answer.throttle_time_ms or exchange.key is None:
         return False
-    return exchange.version >= CLIENT_THROTTLES_FROM.get(exchange.key, 0)
+    return obeyed_throttle_versions(exchange.key).has(exchange.version)
 
 
 def _after(

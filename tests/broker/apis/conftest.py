@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 import trio
 
-from minibroker.broker.apis.authorization.authorizers import Authorizers
+from minibroker.broker.apis.authorization.wrap import Authorizers
 from minibroker.broker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round, Waiter
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache
 from minibroker.broker.apis.fetch_watches import FetchWatches
@@ -41,7 +41,7 @@ from minibroker.broker.metadata.placement import (
 )
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.quotas.controller_mutation import UNCOUNTED, Mutated
+from minibroker.broker.quotas.controller_mutation import Mutated
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.quotas.manager import ClientQuotaManager
 from minibroker.broker.roles.io_worker import Purgatory
@@ -78,7 +78,7 @@ class MutationsToTry:
         return True
 
     def mutated(self) -> Mutated:
-        return UNCOUNTED._replace(throttle_ms=max(0, -self._scope.permits))
+        return Mutated(0, 0, False, None, max(0, -self._scope.permits))
 
 
 class LocalControllerScope:

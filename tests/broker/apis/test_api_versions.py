@@ -9,8 +9,8 @@ import pytest
 
 from minibroker.broker.apis.api_versions import (
     API,
+    answer,
     before_authentication,
-    merge,
     unsupported_version,
 )
 from minibroker.broker.metadata.features import TRANSACTION_VERSION
@@ -31,7 +31,7 @@ def ask(
     )
     context = replace(apis.context(API.key, version), served=SERVED)
     assert API.split(context, request) == {}
-    response = merge(context, request, {})
+    response = answer(context, request)
     return decode(ApiVersionsResponse, version, encode(response, version))
 
 
@@ -53,7 +53,7 @@ async def test_telemetry_is_listed_while_there_is_a_subscription(apis: Any) -> N
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
 
     def listed() -> set[int]:
-        return {entry.api_key for entry in merge(context, request, {}).api_keys}
+        return {entry.api_key for entry in answer(context, request).api_keys}
 
     assert listed() == SERVED.keys()
     configs = {**context.image.configs, (CLIENT_METRICS, "all"): {"interval.ms": "1000"}}
@@ -66,7 +66,7 @@ async def test_cached_api_list_is_not_reused_for_other_served_apis(apis: Any) ->
     listed = []
     for served in (SERVED, {ApiKey.FETCH: (4, 9)}, SERVED):
         context = replace(apis.context(API.key, 4), served=served)
-        listed.append([entry.api_key for entry in merge(context, request, {}).api_keys])
+        listed.append([entry.api_key for entry in answer(context, request).api_keys])
     assert listed == [[0, 18], [1], [0, 18]]
 
 

@@ -12,9 +12,8 @@ from minibroker.broker.apis.config_alteration import (
     CLIENT_METRICS_TYPE,
     GROUP_TYPE,
     TOPIC_TYPE,
-    AlterConfigsPart,
     ConfigChange,
-    execute_at_controller,
+    alter_configs,
 )
 from minibroker.broker.metadata.configs import ConfigOperation, Op
 from minibroker.runtime import hosts
@@ -25,8 +24,8 @@ STEP = (ConfigOperation("max.connections", Op.SET, "5"),)
 async def ask(
     apis: Any, *wishes: ConfigChange, validate_only: bool = False
 ) -> list[tuple[int, str] | None]:
-    part = AlterConfigsPart(wishes, replace=False, validate_only=validate_only)
-    return list(await execute_at_controller(apis.controller, part))
+    found = await alter_configs(apis.controller, wishes, replace=False, validate_only=validate_only)
+    return list(found)
 
 
 async def test_config_changes_are_answered_in_request_order(apis: Any) -> None:
@@ -100,8 +99,7 @@ LEVEL = (ConfigOperation("root", Op.SET, "DEBUG"),)
 
 async def test_log_levels_are_changed_one_by_one_only(apis: Any) -> None:
     wish = ConfigChange(BROKER_LOGGER_TYPE, "1", LEVEL)
-    part = AlterConfigsPart((wish,), replace=True, validate_only=False)
-    [refused] = await execute_at_controller(apis.controller, part)
+    [refused] = await alter_configs(apis.controller, (wish,), replace=True, validate_only=False)
     assert refused == (42, "Unknown resource type 8")
     assert await ask(apis, wish) == [None]
     assert apis.controller.at_processor.configs["broker-loggers", "1"] == {"root": "DEBUG"}

@@ -18,7 +18,7 @@ from tests.broker.apis.telemetry import subscribe
 async def test_properties_are_those_of_the_connection(apis: Any) -> None:
     context = apis.context(71, 0)
     context = replace(context, caller=context.caller._replace(software=("java", "4.4.0")))
-    assert client_properties(context, ZERO_UUID) == (
+    assert client_properties(context.caller, "test", ZERO_UUID) == (
         "AAAAAAAAAAAAAAAAAAAAAA",
         "test",
         "java",
@@ -50,7 +50,8 @@ async def test_hostile_pattern_does_not_stall(apis: Any) -> None:
 
 
 async def known(apis: Any, **properties: str) -> ClientInstances:
-    client = client_properties(apis.context(71, 0), ZERO_UUID)._replace(**properties)
+    caller = apis.context(71, 0).caller
+    client = client_properties(caller, "test", ZERO_UUID)._replace(**properties)
     return await instances_with(apis.controller, TelemetryClient(b"i", client, 10**12))
 
 

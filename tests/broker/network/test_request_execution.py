@@ -12,7 +12,7 @@ from minibroker.broker.apis import metadata
 from minibroker.broker.apis.produce import ProducePart
 from minibroker.broker.metadata.image import Topic, TopicCreated, apply
 from minibroker.broker.network.connection_state import ChannelState
-from minibroker.broker.quotas.controller_mutation import UNCOUNTED
+from minibroker.broker.quotas.controller_mutation import Mutated
 from minibroker.runtime.rpc import PeerLost
 from minibroker_protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
@@ -152,7 +152,7 @@ async def test_merge_uses_the_newest_image(running: RunningHandler) -> None:
     async def create(part: Any) -> Any:
         follower = running.request_handler._metadata_client
         follower.image = apply(follower.image, TopicCreated(Topic("new", b"n" * 16, ())))
-        return metadata.MetadataReply({}, UNCOUNTED)
+        return metadata.MetadataReply({}, Mutated(0, 0, False, None, 0))
 
     running.controller.handler = create
     request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])

@@ -13,15 +13,14 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.apis import metadata
-from minibroker.broker.apis.base import ControllerScope, Mutator
-from minibroker.broker.apis.config_alteration import BROKER_TYPE, AlterConfigsPart, ConfigChange
+from minibroker.broker.apis.base import Caller, ControllerRequest, ControllerScope, Mutator
+from minibroker.broker.apis.config_alteration import BROKER_TYPE
 from minibroker.broker.controller.config_changes import NOTIFICATION_RETENTION_S
 from minibroker.broker.controller.stores import open_store, store_path
 from minibroker.broker.log.checkpoint import write_topic_id
 from minibroker.broker.log.data_directory import META_PROPERTIES, read_meta_properties
 from minibroker.broker.log.failures import StorageFailed
 from minibroker.broker.metadata import layout
-from minibroker.broker.metadata.configs import ConfigOperation, Op
 from minibroker.broker.metadata.image import ConfigChanged, Image, TopicCreated, Update
 from minibroker.broker.metadata.layout import CONFIG_CHANGES
 from minibroker.broker.metadata.layout import CONTROLLER as CONTROLLER_PATH
@@ -42,6 +41,11 @@ from minibroker.broker.process.storage_watch import PROBE_S
 from minibroker.broker.roles.controller import controller
 from minibroker.broker.settings import Settings
 from minibroker.runtime.rpc import PeerFailed, RpcConnection
+from minibroker_protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from minibroker_protocol.registry import ApiKey
 from tests.broker.process.conftest import MakeEnvironment
 
@@ -212,13 +216,20 @@ async def test_configs_are_altered_and_their_old_notices_purged(
     async with running_controller(make_env) as at:
         followers = {name: (await at.follow(name))[0] for name in NAMES}
         for value in ("5", "6"):
-            step = ConfigOperation("max.connections", Op.SET, value)
-            part = AlterConfigsPart(
-                (ConfigChange(BROKER_TYPE, "1", (step,)),), replace=False, validate_only=False
+            config = AlterableConfig(name="max.connections", config_operation=0, value=value)
+            resource = AlterConfigsResource(
+                resource_type=BROKER_TYPE, resource_name="1", configs=[config]
+            )
+            part = ControllerRequest(
+                IncrementalAlterConfigsRequest(resources=[resource]),
+                version=1,
+                caller=Caller("1", "PLAINTEXT", "127.0.0.1", 5000),
+                client_id="",
+                wall_ms=0,
             )
             asked = ApiPart(ApiKey.INCREMENTAL_ALTER_CONFIGS, part)
             reply = await followers["processor-0"].request(asked)
-            assert reply.reply == (None,)
+            assert [each.error_code for each in reply.reply.responses] == [0]
             await trio.sleep(NOTIFICATION_RETENTION_S)
         assert {name: update.changes for name, update in at.updates if update.number == 2} == {
             name: (ConfigChanged("brokers", "1", {"max.connections": "6"}),) for name in NAMES

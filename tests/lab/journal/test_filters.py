@@ -4,8 +4,33 @@ from __future__ import annotations
 
 import pytest
 
+from minibroker.lab.control.fault_shapes import FaultRule
+from minibroker.lab.faults.matching import ConnectionAttributes, Matcher
+from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.journal.entries import EntryKind, JournalEntry
 from minibroker.lab.journal.filters import EntryFilter
+from minibroker.lab.proxy.namespace_names import NamespaceNames
+from minibroker_protocol.compiler import decode, encode
+from minibroker_protocol.entities import values
+from minibroker_protocol.headers import RequestHeader, encode_request_header, encode_response_header
+from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from minibroker_protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from minibroker_protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from minibroker_protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.schema import Message
 from tests.lab.journal.entries_of_tests import (
     entry_of,
     metadata_entry,
@@ -67,3 +92,65 @@ def test_filter_of_its_entry_matches(wanted: EntryFilter, entry: JournalEntry) -
 )
 def test_filter_of_another_entry_does_not_match(wanted: EntryFilter, entry: JournalEntry) -> None:
     assert not wanted.matches(entry)
+
+
+KEYS_OF_GROUPS = FindCoordinatorRequest(key_type=0, coordinator_keys=["x"])
+KEYS_OF_TRANSACTIONS = FindCoordinatorRequest(key_type=1, coordinator_keys=["x"])
+NEW_TOPIC = CreateTopicsRequest(
+    topics=[
+        CreatableTopic(name="t", configs=[CreatableTopicConfig(name="retention.ms", value="1")])
+    ]
+)
+SUBSCRIPTION = ConsumerGroupHeartbeatRequest(group_id="g", subscribed_topic_names=["t"])
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "meaning", "name", "is_named"),
+    [
+        (FindCoordinatorRequest(key_type=1, key="x"), 3, Meaning.GROUP, "x", False),
+        (FindCoordinatorRequest(key_type=0, key="x"), 3, Meaning.GROUP, "x", True),
+        (KEYS_OF_TRANSACTIONS, 4, Meaning.GROUP, "x", False),
+        (KEYS_OF_TRANSACTIONS, 4, Meaning.TRANSACTIONAL_ID, "x", True),
+        (KEYS_OF_GROUPS, 4, Meaning.TRANSACTIONAL_ID, "x", False),
+        (KEYS_OF_GROUPS, 4, Meaning.GROUP, "x", True),
+        (NEW_TOPIC, 7, Meaning.TOPIC, "retention.ms", False),
+        (NEW_TOPIC, 7, Meaning.TOPIC, "t", True),
+        (SUBSCRIPTION, 0, Meaning.TOPIC, "t", True),
+    ],
+)
+def test_filter_fault_rule_and_namespace_agree_on_what_a_request_names(
+    request_: Message, version: int, meaning: Meaning, name: str, is_named: bool
+) -> None:
+    key = ApiKey(type(request_).__api_key__ or 0)
+    header = RequestHeader(key, version, 1, "c")
+    frame = encode_request_header(header) + encode(request_, version)
+    if meaning is not Meaning.TRANSACTIONAL_ID:  # The journal has no condition on it.
+        entry = entry_of("request", frame, api=key.name, version=version)
+        assert EntryFilter(**{meaning.value: name}).matches(entry) == is_named  # type: ignore[arg-type]
+    rule = FaultRule(action="error", **{meaning.value: name})  # type: ignore[arg-type]
+    matcher = Matcher([ActiveRule("1", rule)])
+    facts = ConnectionAttributes(1, "PLAINTEXT", "127.0.0.1", "User:a")
+    found = matcher.match_request(facts, header, request_, lambda _topic_id: None)
+    assert (found is not None) == is_named
+    renamed = decode(type(request_), version, encode(request_, version))
+    NamespaceNames("ns.").to_broker(renamed, version)
+    assert (f"ns.{name}" in values(renamed, version, {meaning})) == is_named
+
+
+def test_filter_by_group_matches_a_coordinator_of_either_type_in_a_response() -> None:
+    """The response does not say which it is."""
+    found = FindCoordinatorResponse(coordinators=[Coordinator(key="x")])
+    header = encode_response_header(ApiKey.FIND_COORDINATOR, 4, 1)
+    entry = entry_of("response", header + encode(found, 4), api="FindCoordinator", version=4)
+    assert EntryFilter(group="x").matches(entry)
+    assert not EntryFilter(topic="x").matches(entry)
+
+
+def test_filter_by_topic_matches_a_config_resource_of_that_type_only() -> None:
+    header = encode_request_header(RequestHeader(ApiKey.DESCRIBE_CONFIGS, 4, 1, "c"))
+    for kind, is_topic in ((2, True), (32, False)):
+        resource = DescribeConfigsResource(resource_type=kind, resource_name="x")
+        frame = header + encode(DescribeConfigsRequest(resources=[resource]), 4)
+        entry = entry_of("request", frame, api="DescribeConfigs", version=4)
+        assert EntryFilter(topic="x").matches(entry) == is_topic
+        assert EntryFilter(group="x").matches(entry) != is_topic

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.apis import create_acls, delete_acls, describe_acls
-from minibroker.broker.apis.base import CONTROLLER
-from minibroker.broker.metadata.acls import plan_acl_creation, plan_acl_deletion
+from minibroker.broker.metadata.acls import (
+    plan_acl_creation,
+    plan_acl_deletion,
+)
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.security.acl import (
     AclRule,
@@ -74,19 +76,29 @@ class BrokerWithAcls:
 
     async def ask(self, request: Message) -> Any:
         self.asked.append(request)
-        image = Image(acls=self.acls)
-        context: Any = SimpleNamespace(image=image, authorizer=self._enabled or None)
+        context: Any = SimpleNamespace(image=self.image, authorizer=self._enabled or None)
         if isinstance(request, DescribeAclsRequest):
-            return describe_acls.merge(context, request, {})
+            return describe_acls.answer(context, request)
         api: Any = create_acls if isinstance(request, CreateAclsRequest) else delete_acls
-        parts = api.split(context, request)
-        if not parts:
-            return api.merge(context, request, {})
-        plan: Any = plan_acl_creation if api is create_acls else plan_acl_deletion
-        reply, changes = plan(image, parts[CONTROLLER])
+        rejection = api.reject(context, request)
+        if rejection is not None:
+            return rejection
+        scope = SimpleNamespace(cluster=self, publish=self._publish)
+        return await api.execute(scope, SimpleNamespace(message=request))
+
+    @property
+    def image(self) -> Image:
+        return Image(acls=self.acls)
+
+    async def create_acls(self, bindings: Any) -> Any:
+        return plan_acl_creation(self.image, bindings)
+
+    async def delete_acls(self, filters: Any) -> Any:
+        return plan_acl_deletion(self.image, filters)
+
+    async def _publish(self, changes: Any) -> None:
         self.acls |= {change.pattern: change.rules for change in changes}
         self.acls = {pattern: rules for pattern, rules in self.acls.items() if rules}
-        return api.merge(context, request, {CONTROLLER: reply})
 
 
 NAMES = st.sampled_from(["orders", "ord", "o", "*", "ns.", "x*", ""])

@@ -6,7 +6,7 @@ from importlib import resources
 import pytest
 
 from minibroker.lab.verdicts.judging import RuleOutcome
-from minibroker.lab.verdicts.throttle_rules import CLIENT_THROTTLES_FROM, IDLE_MS
+from minibroker.lab.verdicts.throttle_rules import IDLE_MS
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker_protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -15,6 +15,7 @@ from minibroker_protocol.messages.consumer_group_heartbeat import (
 from minibroker_protocol.messages.fetch import FetchRequest, FetchResponse
 from minibroker_protocol.messages.metadata import MetadataRequest, MetadataResponse
 from minibroker_protocol.messages.produce import ProduceRequest, ProduceResponse
+from minibroker_protocol.registry import ApiKey, obeyed_throttle_versions
 from tests.lab.verdicts.written import WrittenJournal
 
 RULE = "obeys-throttle"
@@ -135,7 +136,10 @@ def test_java_obeys_every_response_from_version_4_4(
     assert journal.verdict(RULE).outcome is RuleOutcome.BROKEN
 
 
-@pytest.mark.parametrize("key", CLIENT_THROTTLES_FROM)
+OLDER_THAN_KIP_219 = [key for key in ApiKey if obeyed_throttle_versions(key).low > 0]
+
+
+@pytest.mark.parametrize("key", OLDER_THAN_KIP_219)
 def test_versions_are_those_of_kafkas_message_definitions(key: int) -> None:
     schemas = resources.files("kafka.protocol.schemas.resources")
     for path in schemas.iterdir():
@@ -145,5 +149,5 @@ def test_versions_are_those_of_kafkas_message_definitions(key: int) -> None:
         lines = text.splitlines()
         document = json.loads("\n".join(each for each in lines if "//" not in each.lstrip()[:2]))
         if document["apiKey"] == key:
-            version = CLIENT_THROTTLES_FROM[key]  # type: ignore[index]
+            version = obeyed_throttle_versions(key).low
             assert f"Starting in version {version}, on quota violation" in text or version == 6

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from minibroker.broker.apis.authorization.authorizers import Authorizers
+from minibroker.broker.apis.authorization.wrap import Authorizers
 from minibroker.broker.metadata.image import AclsChanged, BrokerGone, Image, apply
 from minibroker.broker.security.acl import AclRule, Operation, Pattern, Permission, Resource
 from minibroker.broker.security.principal import ANONYMOUS

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from minibroker.broker.apis.authorization.authorizer_check import allow_all
-from minibroker.broker.apis.authorization.table import CHECKS
+from minibroker.broker.apis.authorization.checks import place_of
+from minibroker.broker.apis.authorization.special_checks import SPECIAL_CHECKS
+from minibroker.broker.apis.base import SPECIAL, Special
 from minibroker.broker.apis.registry import APIS
 from minibroker.broker.security.acl import Operation, PatternType, Permission, Resource
 from minibroker.runtime.stream import StreamClosed
@@ -72,7 +73,7 @@ from minibroker_protocol.messages.offset_for_leader_epoch import (
 from minibroker_protocol.messages.sync_group import SyncGroupRequest
 from minibroker_protocol.messages.update_metadata import UpdateMetadataRequest
 from minibroker_protocol.records import Record, build_batch
-from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.registry import ApiKey, schema
 from minibroker_protocol.schema import Struct
 from tests.broker.apis.authorization.rows import (
     DENIALS,
@@ -472,9 +473,9 @@ async def test_offset_for_leader_epoch_with_cluster_action_needs_no_topic_acl(
 
 
 def test_every_api_has_an_authorization_check() -> None:
-    open_ones = {key for key, check in CHECKS.items() if check is allow_all}
-    assert {ApiKey(key) for key in APIS} == set(CHECKS)
-    assert set(CHECKS) == set(ROWS) | open_ones | SHOWN_IN_PART | OF_TWO_KINDS
+    open_ones = {api.key for api in APIS.values() if api.requires == ()}
+    assert {api.key for api in APIS.values() if api.requires is SPECIAL} == set(SPECIAL_CHECKS)
+    assert {ApiKey(key) for key in APIS} == set(ROWS) | open_ones | SHOWN_IN_PART | OF_TWO_KINDS
     assert open_ones == {
         ApiKey.API_VERSIONS,
         ApiKey.SASL_HANDSHAKE,
@@ -485,6 +486,16 @@ def test_every_api_has_an_authorization_check() -> None:
         ApiKey.PUSH_TELEMETRY,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,  # refused to every client
     }
+
+
+@pytest.mark.parametrize("key", APIS, ids=lambda key: ApiKey(key).name)
+def test_requests_of_every_version_name_what_their_api_requires(key: int) -> None:
+    api, request = APIS[key], schema(key).request
+    if isinstance(api.requires, Special):
+        return
+    for version in range(api.served_from or api.versions[0], api.versions[1] + 1):
+        for required in api.requires:
+            place_of(request, version, required.on)
 
 
 async def test_unauthorized_produce_with_acks_0_closes_connection(

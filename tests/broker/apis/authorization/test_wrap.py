@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.apis.authorization import table
+from minibroker.broker.apis.authorization import checks, special_checks
 from minibroker.broker.apis.registry import APIS
 from minibroker.broker.security.acl import Operation, Resource
 from minibroker_protocol.messages.describe_cluster import DescribeClusterRequest
+from minibroker_protocol.messages.list_config_resources import ListConfigResourcesRequest
 from minibroker_protocol.messages.list_groups import ListGroupsRequest
 from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from minibroker_protocol.registry import ApiKey
@@ -22,19 +23,22 @@ from tests.broker.apis.conftest import ApisMaker
 async def test_wrap_without_authorizer_runs_no_check(
     apis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(_ctx: Any, _request: Any) -> None:
+    def never(*_arguments: Any) -> None:
         raise AssertionError("an authorization check ran")
 
-    monkeypatch.setattr(table, "CHECKS", dict.fromkeys(ApiKey, never))
+    monkeypatch.setattr(special_checks, "SPECIAL_CHECKS", dict.fromkeys(ApiKey, never))
+    monkeypatch.setattr(checks, "check_requirements", never)
     response = await apis.ask(APIS[ApiKey.DESCRIBE_CLUSTER], DescribeClusterRequest(), 0)
     assert response.brokers
+    listed = await apis.ask(APIS[ApiKey.LIST_CONFIG_RESOURCES], ListConfigResourcesRequest(), 1)
+    assert listed.config_resources
 
 
-def test_wrap_without_authorizer_does_not_load_the_table() -> None:
-    table_name = "minibroker.broker.apis.authorization.table"
-    look = f"import sys, minibroker.launch.processes; print({table_name!r} in sys.modules)"
+def test_wrap_without_authorizer_does_not_load_the_checks() -> None:
+    loaded = "[name for name in sys.modules if 'authorization' in name and 'checks' in name]"
+    look = f"import sys, minibroker.launch.processes; print({loaded})"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.strip() == "[]"
 
 
 async def test_only_denials_of_requested_resources_are_reported(
