@@ -16,7 +16,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.settings import Settings
-from minibroker.lab.control.backend import Connection, ConnectionsView
+from minibroker.lab.control.connections import Connection, ConnectionsView, list_connections
 from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from minibroker_protocol.messages.alter_client_quotas import (
@@ -39,7 +39,7 @@ class ReportingBroker(TaskBroker):
     async def look(self) -> ConnectionsView:
         """Return the report when all tasks are idle."""
         await wait_all_tasks_blocked()
-        return await self.backend().connections()
+        return await list_connections(self.control)
 
     async def dial(self, host: str) -> SimulatedClient:
         """Open a connection that sends nothing."""

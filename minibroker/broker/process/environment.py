@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from minibroker.broker.process.notes import NoteListener
     from minibroker.broker.quotas.ledger import QuotaLedger
     from minibroker.broker.settings import Settings
-    from minibroker.lab.control.backend import Backend
     from minibroker.lab.journal.counts import JournalCounts
     from minibroker.runtime.addressing import Transport
     from minibroker.runtime.arena import Arena
@@ -65,10 +64,6 @@ def tokens_name(processor: int) -> str:
     return f"{PROCESSOR}-{processor}.tokens"
 
 
-def _ignore_backend(_: Callable[[], Backend]) -> None:
-    pass
-
-
 def _ignore_role(_: object) -> None:
     pass
 
@@ -83,7 +78,6 @@ class Environment:
     ``listeners`` are the sources of connections by listener name, for roles that accept;
     ``endpoints`` are the advertised addresses. ``control`` is the listening socket of the control
     API and ``statuses`` returns the states of all processes, both for the controller.
-    ``offer_backend`` takes the factory of the control API's operations, from the controller.
     ``rebuild_topics`` tells the controller to rebuild the topics of a lost config store.
     ``conditions`` are what is wrong in this process, for ``/v1/health``.
     ``local_worker`` is the I/O worker of a process that it shares with a processor, for both.
@@ -116,7 +110,6 @@ class Environment:
     conditions: Conditions = field(default_factory=Conditions)
     control: socket.socket | None = None
     statuses: Callable[[], Sequence[RoleStatus]] = tuple
-    offer_backend: Callable[[Callable[[], Backend]], None] = _ignore_backend
     listeners: Mapping[str, ConnectionSource] = field(default_factory=dict)
     endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     secret: bytes = field(default_factory=partial(os.urandom, 32), repr=False)
