@@ -186,8 +186,8 @@ class ConnectionsView(NamedTuple):
         Doc("The 100 addresses with most connections, or with the latest ones."),
     ]
     addresses_total: Annotated[int, Doc("Number of addresses that have connections.")]
-    refusals: Annotated[tuple[RejectionView, ...], Doc("The last 100, newest first.")]
-    happenings: Annotated[tuple[ConnectionEventView, ...], Doc("The last 500, newest last.")]
+    rejections: Annotated[tuple[RejectionView, ...], Doc("The last 100, newest first.")]
+    connection_events: Annotated[tuple[ConnectionEventView, ...], Doc("The last 500, newest last.")]
     unserved: Annotated[
         tuple[UnservedClientView, ...],
         Doc(
@@ -271,8 +271,8 @@ def connections_view(
         processors=tuple(_processors(context, reports, now)),
         addresses=tuple(addresses[:ADDRESSES_SHOWN_MAX]),
         addresses_total=_count_addresses(accepting, addresses),
-        refusals=tuple(_rejection_view(each, now) for each in reversed(event_log.rejections)),
-        happenings=tuple(_event_view(seq, each, now) for seq, each in event_log.events),
+        rejections=tuple(_rejection_view(each, now) for each in reversed(event_log.rejections)),
+        connection_events=tuple(_event_view(seq, each, now) for seq, each in event_log.events),
         unserved=_unserved(reports.processors.values(), now),
     )
 

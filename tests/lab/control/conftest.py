@@ -306,8 +306,10 @@ class FakeBroker(ControlledBroker):
                 AddressView("10.0.0.1", 0, None, None, None),
             ),
             addresses_total=2,
-            refusals=(RejectionView(7, "PLAINTEXT", "127.0.0.1:6", "limit", "No file was left."),),
-            happenings=(
+            rejections=(
+                RejectionView(7, "PLAINTEXT", "127.0.0.1:6", "limit", "No file was left."),
+            ),
+            connection_events=(
                 ConnectionEventView(
                     4, 9, "handed", 3, "PLAINTEXT", "127.0.0.1:5", "processor-0", None
                 ),

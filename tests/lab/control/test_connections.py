@@ -184,15 +184,15 @@ def test_rejections_are_newest_first_and_events_newest_last() -> None:
     event_log = ConnectionEventLog(1)
     event_log.take({"acceptor": kept.recent()}, NOW)
     found = look(None, event_log=event_log)
-    assert [(each.reason, each.ago_ms) for each in found.refusals] == [
+    assert [(each.reason, each.ago_ms) for each in found.rejections] == [
         ("process_died", 2000),
         ("max_connections_per_ip", 3000),
     ]
-    assert "max.connections.per.ip=2" in found.refusals[1].text
-    assert found.happenings[-1] == shown.ConnectionEventView(
+    assert "max.connections.per.ip=2" in found.rejections[1].text
+    assert found.connection_events[-1] == shown.ConnectionEventView(
         *((1 << 32) + 2, 1000, "waiting", 9, "OUTSIDE", "10.0.0.7:5", None, "processors")
     )
-    assert [each.processor for each in found.happenings] == [None, "processor-1", None]
+    assert [each.processor for each in found.connection_events] == [None, "processor-1", None]
 
 
 def test_connection_opened_after_query_has_age_zero() -> None:
@@ -376,8 +376,8 @@ async def test_connections_are_shown_from_processor_reports(
             3000,
             "Fetch",
         )
-        assert [each.ago_ms for each in found.refusals] == [3000]
-        assert [each.seq for each in found.happenings] == [1 << 32]
+        assert [each.ago_ms for each in found.rejections] == [3000]
+        assert [each.seq for each in found.connection_events] == [1 << 32]
 
 
 async def test_effective_limits_are_reported(at: At) -> None:

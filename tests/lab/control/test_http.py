@@ -114,6 +114,13 @@ async def test_client_id_with_invalid_unicode_is_listed(client: httpx.AsyncClien
     assert answer["processors"][0]["connections"][0]["client_id"] == "odd \ud800 id"
 
 
+async def test_rejections_and_events_of_connections_are_listed(client: httpx.AsyncClient) -> None:
+    answer = (await client.get("/v1/connections")).json()
+    assert [each["text"] for each in answer["rejections"]] == ["No file was left."]
+    assert [each["kind"] for each in answer["connection_events"]] == ["handed", "refused"]
+    assert {"refusals", "happenings"}.isdisjoint(answer)
+
+
 @pytest.mark.parametrize(
     ("body", "change"),
     [
