@@ -77,7 +77,7 @@ format: $(VENV)/.installed-dev ## Mend what ruff can mend
 # name of the page = module that prints it
 PAGES := settings=minibroker.broker.settings.reference control-api=minibroker.lab.control.reference \
          metrics=minibroker.broker.metrics.reference apis=minibroker.broker.apis.reference \
-         activity=minibroker.lab.activity.reference faults=minibroker.lab.faults.reference \
+         activity=minibroker.lab.activity.reference faults=minibroker.lab.control.fault_reference \
          personas=minibroker.broker.apis.persona_reference
 
 docs: $(VENV)/.installed-dev ## Write the generated pages of docs/reference again

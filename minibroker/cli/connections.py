@@ -36,7 +36,7 @@ EXAMPLES = """Examples:
   minibroker connections
   minibroker connections --once
   minibroker connections --interval 0.2 --control http://127.0.0.1:8080
-  minibroker connections --json | jq .refusals[0].text
+  minibroker connections --json | jq .rejections[0].text
 
 Without a terminal, the command prints once. SLOTS shows a processor's queue of new connections;
 NEW/S is the rate of new connections. WAITING connections are accepted and wait for a limit or a

@@ -72,14 +72,14 @@ def render_view(answer: Answer, size: ViewSize) -> list[Line]:
         *_processors(answer["processors"], drawn=_is_wide(size)),
         (),
     ]
-    refusals = _refusals(answer["refusals"], size.columns)
-    refusals = [*_unserved(answer["unserved"], size.columns), *refusals]
+    rejections = _rejections(answer["rejections"], size.columns)
+    rejections = [*_unserved(answer["unserved"], size.columns), *rejections]
     addresses = _addresses(answer, with_users=_is_wide(size))
     if size.lines is not None:
         left = size.lines - len(head) - 1
-        refusals = _cut(refusals, max(left // 2, left - len(addresses)))
-        addresses = _cut(addresses, left - len(refusals))
-    lines = [*head, *addresses, (), *refusals]
+        rejections = _cut(rejections, max(left // 2, left - len(addresses)))
+        addresses = _cut(addresses, left - len(rejections))
+    lines = [*head, *addresses, (), *rejections]
     if size.lines is not None:
         lines = _cut(lines, size.lines)
     return lines if size.columns is None else [_narrowed(line, size.columns) for line in lines]
@@ -189,7 +189,9 @@ def _listeners(listeners: Sequence[Answer]) -> list[Line]:
 
 def _waits(answer: Answer) -> Iterator[Line]:
     """Show why listeners wait, if the broker still has the event."""
-    newest = {each["listener"]: each for each in answer["happenings"] if each["kind"] == "waiting"}
+    newest = {
+        each["listener"]: each for each in answer["connection_events"] if each["kind"] == "waiting"
+    }
     for listener in answer["listeners"]:
         each = newest.get(listener["listener"])
         if listener["waiting"] and each is not None:
@@ -297,13 +299,13 @@ def ago(ms: int) -> str:
 # Rejected connections -----------------------------------------------------------------------
 
 
-def _refusals(refusals: Sequence[Answer], columns: int | None) -> list[Line]:
+def _rejections(rejections: Sequence[Answer], columns: int | None) -> list[Line]:
     """List rejections, newest first; identical texts are counted."""
-    if not refusals:
+    if not rejections:
         return [(TextPiece("no rejected connections", Emphasis.FAINT),)]
-    times = Counter((each["listener"], each["text"]) for each in refusals)
+    times = Counter((each["listener"], each["text"]) for each in rejections)
     newest: dict[tuple[str, str], Answer] = {}
-    for each in refusals:
+    for each in rejections:
         newest.setdefault((each["listener"], each["text"]), each)
     lines: list[Line] = [(TextPiece("REJECTED", Emphasis.HEADING),)]
     for (listener, text), each in newest.items():

@@ -89,7 +89,7 @@ WAIT_EXAMPLES = """Examples:
 
 def rule_of(words: tuple[str, ...]) -> dict[str, Any]:
     """Return the rule that words describe: a JSON object, or an action and ``field=value``."""
-    from minibroker.lab.control.fault_shapes import FaultRule
+    from minibroker.lab.faults.fault_rule import FaultRule
 
     return fields_of_words(words, FaultRule)
 
@@ -129,7 +129,7 @@ def _value(types: Sequence[str], text: str) -> Any:
 
 
 def _types(kind: type) -> dict[str, list[str]]:
-    from minibroker.lab.control.schema import component
+    from minibroker.lab.schema import component
 
     return {
         name: [each.get("type", "") for each in schema.get("anyOf", [schema])]
@@ -181,7 +181,7 @@ def add(words: tuple[str, ...], servers: BootstrapServers, control: str | None) 
 @control_option
 def act(words: tuple[str, ...], servers: BootstrapServers, control: str | None) -> None:
     """Let the broker do something now, e.g. rebalance a group; returns when it is done."""
-    from minibroker.lab.control.action_shapes import BrokerAction
+    from minibroker.lab.control.actions import BrokerAction
 
     action = fields_of_words(words, BrokerAction)
     api = find_control(control, servers)
@@ -289,7 +289,7 @@ def remove(
 @app.command("fields", epilog=FIELDS_EXAMPLES)
 def fields() -> None:
     """List all actions and fields of fault rules."""
-    from minibroker.lab.faults.reference import plain_lines
+    from minibroker.lab.control.fault_reference import plain_lines
 
     for line in plain_lines():
         emit(line)

@@ -61,10 +61,9 @@ def proxy(
     """Run a proxy in front of a Kafka cluster until it is stopped."""
     import trio
 
-    from minibroker.broker.controller.journal import journal_of_one_process
     from minibroker.broker.settings.types import BadValueError, parse_plaintext_listener
     from minibroker.client.bootstrap import parse_bootstrap
-    from minibroker.lab.proxy.running import (
+    from minibroker.lab.control.proxy import (
         NoBrokerReachable,
         ProxyOptions,
         ProxyStartError,
@@ -88,7 +87,7 @@ def proxy(
 
     async def run() -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            await run_proxy(options, signals.__anext__, print_ready, journal_of_one_process)
+            await run_proxy(options, signals.__anext__, print_ready)
 
     try:
         trio.run(run)

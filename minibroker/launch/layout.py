@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
@@ -36,6 +36,7 @@ from minibroker.broker.settings import (
     SINGLE,
     Settings,
 )
+from minibroker.lab.control.attach import attach_control
 from minibroker.lab.journal.counts import JournalCounts
 
 
@@ -46,11 +47,15 @@ async def _recorder(env: Environment) -> None:
     await recorder(env)
 
 
-ROLES: Final[Mapping[str, Callable[[Environment], Awaitable[None]]]] = {
+Role: TypeAlias = Callable[[Environment], Awaitable[None]]
+"""Runs a role until its environment is stopped."""
+Roles: TypeAlias = Mapping[str, Role]
+
+ROLES: Final[Roles] = {
     ACCEPTOR: acceptor,
     PROCESSOR: processor,
     WORKER: io_worker,
-    CONTROLLER: controller,
+    CONTROLLER: partial(controller, attach=attach_control),
     RECORDER: _recorder,
 }
 
@@ -143,7 +148,7 @@ def stop_groups(settings: Settings) -> list[list[str]]:
     return [group for group in groups if group]
 
 
-async def run_roles(environments: Sequence[Environment]) -> None:
+async def run_roles(environments: Sequence[Environment], roles: Roles = ROLES) -> None:
     """Run the roles of one process until the first environment is stopped.
 
     That environment's ``ready`` is called when all roles are ready. A worker outlives the processor
@@ -151,13 +156,13 @@ async def run_roles(environments: Sequence[Environment]) -> None:
     """
     first, *others = environments
     if not others:
-        await ROLES[first.role](first)
+        await roles[first.role](first)
         return
     _join_ready(environments)
     async with trio.open_nursery() as nursery:
         for env in others:
-            nursery.start_soon(_run_worker, env)
-        await ROLES[first.role](first)
+            nursery.start_soon(_run_worker, roles[env.role], env)
+        await roles[first.role](first)
         for env in others:
             env.stopping.set()
 
@@ -175,8 +180,8 @@ def _join_ready(environments: Sequence[Environment]) -> None:
         env.ready = partial(ready, number)
 
 
-async def _run_worker(env: Environment) -> None:
+async def _run_worker(worker: Role, env: Environment) -> None:
     """Run an I/O worker whose work is charged to it and not to the process alone."""
     assert env.local_worker is not None
     with env.work_time.charge(env.local_worker.account):
-        await ROLES[env.role](env)
+        await worker(env)

@@ -8,7 +8,8 @@ comes from ``seed`` and all time from the clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from minibroker.broker.metrics.metrics import ProcessMetrics
-from minibroker.broker.process.environment import Environment, role_name
+from minibroker.broker.process.environment import CONTROLLER, Environment, role_name
 from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.quotas.ledger import QuotaLedger
+from minibroker.broker.roles.controller import controller
 from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     NUM_IO_THREADS,
@@ -28,10 +30,14 @@ from minibroker.broker.settings import (
     SHARDED,
     Settings,
 )
+from minibroker.lab.control.attach import attach_control
+from minibroker.lab.control.broker import ControlledBroker
 from minibroker.lab.observers.attaching import ProcessObservers
 from minibroker.launch.layout import (
+    ROLES,
     ProcessPlan,
     RoleInstance,
+    Roles,
     journal_counts,
     process_plans,
     run_roles,
@@ -45,7 +51,8 @@ from minibroker.runtime.restarts import BACKOFF_S
 from minibroker.runtime.worktime import WorkTime
 
 if TYPE_CHECKING:
-    from minibroker.lab.control.backend import Backend
+    from minibroker.broker.apis.base import ControllerScope
+    from minibroker.broker.controller.metadata_publisher import MetadataPublisher
 
 SIMULATED_PORT: Final = 9092
 
@@ -83,8 +90,8 @@ class TaskBroker:
         self._transport = transport or MemoryTransport()
         self._incarnations: dict[str, _Incarnation] = {}
         self._stopping = False
-        self._make_backend: Callable[[], Backend]
-        self._backend: Backend | None = None
+        self.control: ControlledBroker
+        """What the control API controls: the controller that was started last."""
         self._secret = _random_source(seed, "secret").randbytes(32)
         self._started_us = clock.real_us()
         self.arena = Arena.create(settings.request_memory_bytes, self._processors)
@@ -134,11 +141,12 @@ class TaskBroker:
 
     async def _run_process(self, plan: ProcessPlan) -> None:
         """Run all incarnations of one process, one after the other."""
+        roles: Roles = {**ROLES, CONTROLLER: partial(controller, attach=self._attach_control)}
         incarnation = 1
         while True:
             life = self._incarnations[plan.name]
             with life.scope:
-                await run_roles(life.environments)
+                await run_roles(life.environments, roles)
             life.ended.set()
             if self._stopping:
                 return
@@ -178,7 +186,6 @@ class TaskBroker:
             journal_counts=self._journal_counts,
             secret=self._secret,
             ready=lambda: None,
-            offer_backend=self._take_backend,
             listeners={
                 name: sources.parts[index]
                 for name, sources in self.sources.items()
@@ -187,15 +194,14 @@ class TaskBroker:
             endpoints={name: source.address for name, source in self.sources.items()},
         )
 
-    def _take_backend(self, make: Callable[[], Backend]) -> None:
-        self._make_backend = make
-        self._backend = None
-
-    def backend(self) -> Backend:
-        """Return the operations of the control API, of the controller that was ready last."""
-        if self._backend is None:
-            self._backend = self._make_backend()
-        return self._backend
+    def _attach_control(
+        self,
+        env: Environment,
+        scope: ControllerScope,
+        publisher: MetadataPublisher,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.control = attach_control(env, scope, publisher, nursery)
 
     def environment(self, name: str) -> Environment:
         """Return the environment of a role's current incarnation, e.g. for its metrics."""

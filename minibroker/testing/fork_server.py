@@ -39,7 +39,7 @@ LATE: Final = (
     "encodings.utf_16_le",
     "minibroker.lab.control.http",
     "minibroker.lab.control.server",
-    "minibroker.broker.controller.backend",
+    "minibroker.lab.control.operations",
     "minibroker_protocol.codecs",
 )
 """Modules that every broker imports by itself, when it starts or at its first control request."""

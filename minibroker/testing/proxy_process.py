@@ -13,11 +13,10 @@ import sys
 
 import trio
 
-from minibroker.broker.controller.journal import journal_of_one_process
 from minibroker.broker.settings.types import BadValueError, parse_plaintext_listener
 from minibroker.client.bootstrap import parse_bootstrap
 from minibroker.client.errors import ClientError
-from minibroker.lab.proxy.running import ProxyOptions, ProxyStartError, run_proxy
+from minibroker.lab.control.proxy import ProxyOptions, ProxyStartError, run_proxy
 from minibroker.ready import ProxyReady, as_json
 
 
@@ -35,7 +34,7 @@ def main() -> None:
 
             tls = read_tls(given["command_config"])
         options = ProxyOptions(parse_bootstrap(given["upstream"]), listener, upstream_tls=tls)
-        trio.run(run_proxy, options, _wait_for_end, _say_ready, journal_of_one_process)
+        trio.run(run_proxy, options, _wait_for_end, _say_ready)
     except (ClientError, BadValueError, ProxyStartError) as error:
         _say(json.dumps({"event": "failed", "text": str(error)}))
 

@@ -212,10 +212,10 @@ def test_connections_api_sums_counts_of_all_processors(limited: Limited, dial: D
     ]
     shown = {each["ip"]: (each["connections"], each["limit"]) for each in found["addresses"]}
     assert shown == {"127.0.0.2": (4, 4), "127.0.0.3": (2, None)}
-    (refusal,) = found["refusals"]
-    assert refusal["reason"] == "kafka_connections_max"
-    assert refusal["client_address"].startswith("127.0.0.4:")
-    kinds = [each["kind"] for each in found["happenings"]]
+    (rejection,) = found["rejections"]
+    assert rejection["reason"] == "kafka_connections_max"
+    assert rejection["client_address"].startswith("127.0.0.4:")
+    kinds = [each["kind"] for each in found["connection_events"]]
     assert (kinds.count("accepted"), kinds.count("refused")) == (7, 1)
 
 

@@ -108,12 +108,12 @@ def test_rejected_connection_names_the_limit_and_its_value(
     assert all(client.answered() for client in dial(broker, case.allowed, "127.0.0.2"))
     (refused,) = dial(broker, 1, "127.0.0.2")
     assert refused.is_disconnected()
-    (refusal,) = connections(broker)["refusals"]
+    (rejection,) = connections(broker)["rejections"]
     text = f"127.0.0.2 was rejected: {case.text}; close some, or raise the limit."
-    assert (refusal["reason"], refusal["text"]) == (name.split(maxsplit=1)[0], text)
-    assert refusal["listener"] == "PLAINTEXT"
+    assert (rejection["reason"], rejection["text"]) == (name.split(maxsplit=1)[0], text)
+    assert rejection["listener"] == "PLAINTEXT"
     host, port = refused.socket.getsockname()
-    assert refusal["client_address"] == f"{host}:{port}"
+    assert rejection["client_address"] == f"{host}:{port}"
     assert f"ago, PLAINTEXT: {text}\n" in printed(broker)
 
 
@@ -137,11 +137,11 @@ def test_rejected_connection_names_the_quota_and_its_entity(
     set_ip_rate(admin, ip, rate)
     clients = dial(broker, 3, "127.0.0.2")
     assert clients[-1].is_disconnected()
-    refusal = connections(broker)["refusals"][0]
-    assert refusal["reason"] == "ip_connection_creation_rate"
-    assert refusal["text"].startswith("127.0.0.2 was rejected: ")
-    assert refusal["text"].endswith(f"the quota connection_creation_rate{reason_text}")
-    assert refusal["text"] in printed(broker)
+    rejection = connections(broker)["rejections"][0]
+    assert rejection["reason"] == "ip_connection_creation_rate"
+    assert rejection["text"].startswith("127.0.0.2 was rejected: ")
+    assert rejection["text"].endswith(f"the quota connection_creation_rate{reason_text}")
+    assert rejection["text"] in printed(broker)
 
 
 def test_least_recently_used_connection_that_is_closed_names_the_limit(
@@ -156,13 +156,13 @@ def test_least_recently_used_connection_that_is_closed_names_the_limit(
     alter(admin, max__connections="4")
     assert first.is_disconnected()
     wait_counted(broker, 4)
-    (refusal,) = connections(broker)["refusals"]
-    assert refusal["reason"] == "max_connections"
-    assert refusal["text"] == (
+    (rejection,) = connections(broker)["rejections"]
+    assert rejection["reason"] == "max_connections"
+    assert rejection["text"] == (
         "127.0.0.2 was disconnected: the broker had more connections than max.connections=4 "
         "allows, and this one was the least recently used; close some, or raise the limit."
     )
-    assert refusal["text"] in printed(broker)
+    assert rejection["text"] in printed(broker)
 
 
 def test_waiting_listener_reports_reached_limit(limited: Limited, dial: Dial) -> None:
@@ -193,14 +193,14 @@ def test_sharded_processors_report_rejection_reason(limited: Limited, dial: Dial
     assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
     view = connections(broker)
     assert (view["mode"], view["total"]) == ("sharded", 1)
-    (refusal,) = view["refusals"]
-    assert refusal["text"] == (
+    (rejection,) = view["rejections"]
+    assert rejection["text"] == (
         "127.0.0.2 was rejected: it had 1 connection, the most that "
         "kafka_connections_max_overrides=127.0.0.2:1 allows; close some, or raise the limit."
     )
     output = printed(broker)
     assert "accepted by processors" in output
-    assert refusal["text"] in output
+    assert rejection["text"] in output
 
 
 @pytest.mark.parametrize("victim", ["acceptor", "processor-0", "controller"])
@@ -220,8 +220,8 @@ def test_connections_view_works_after_process_kill(
     assert "max.connections.per.ip=2" in during
     wait_ready(broker)
     after = connections(broker)
-    assert [each["text"] for each in after["refusals"]] == [
-        each["text"] for each in before["refusals"]
+    assert [each["text"] for each in after["rejections"]] == [
+        each["text"] for each in before["rejections"]
     ]
 
 

@@ -167,11 +167,11 @@ def test_rejected_connection_is_listed_with_reason(
     page = open_page(broker)
     assert dial(broker, 1, "127.0.0.9")[0].answered()
     assert all(client.is_disconnected() for client in dial(broker, 2, "127.0.0.9"))
-    page.wait(lambda: "\N{MULTIPLICATION SIGN} 2" in page.text(".refusals"), "both to be listed")
-    (refusal,) = page.texts(".refusals li")
-    assert refusal.startswith("127.0.0.9")
-    assert "max.connections.per.ip" in refusal
-    assert page.count(".refusals [data-reason=max_connections_per_ip]") == 1
+    page.wait(lambda: "\N{MULTIPLICATION SIGN} 2" in page.text(".rejections"), "both to be listed")
+    (rejection,) = page.texts(".rejections li")
+    assert rejection.startswith("127.0.0.9")
+    assert "max.connections.per.ip" in rejection
+    assert page.count(".rejections [data-reason=max_connections_per_ip]") == 1
 
 
 def test_unserved_client_is_shown_as_a_warning(limited: Limited, open_page: OpenPage) -> None:
@@ -230,7 +230,7 @@ def test_where_processors_accept_no_acceptor_is_drawn(
     assert dial(broker, 1, "127.0.0.2")[0].answered()
     assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
     page.wait_for_marks(1)
-    page.wait(lambda: "kafka_connections_max_per_ip" in page.text(".refusals"), "the refusal")
+    page.wait(lambda: "kafka_connections_max_per_ip" in page.text(".rejections"), "the rejection")
 
 
 SCRIPT = "<img src=x onerror=\"document.title='taken'\"><script>alert(1)</script>\u202e'\"&lt;"

@@ -30,7 +30,7 @@ def connection(number: int, address: str = "127.0.0.2:5", **others: Any) -> dict
     }
 
 
-def happening(seq: int, kind: str, number: int, ago_ms: float = 0, **others: Any) -> dict[str, Any]:
+def event(seq: int, kind: str, number: int, ago_ms: float = 0, **others: Any) -> dict[str, Any]:
     return {
         "seq": seq,
         "ago_ms": ago_ms,
@@ -46,7 +46,7 @@ def happening(seq: int, kind: str, number: int, ago_ms: float = 0, **others: Any
 
 def answer(
     connections: Sequence[dict[str, Any]] = (),
-    happenings: Sequence[dict[str, Any]] = (),
+    connection_events: Sequence[dict[str, Any]] = (),
     **others: Any,
 ) -> dict[str, Any]:
     """Return a broker's answer with one processor."""
@@ -67,8 +67,8 @@ def answer(
         "processors": [processor],
         "addresses": [],
         "addresses_total": 0,
-        "refusals": [],
-        "happenings": list(happenings),
+        "rejections": [],
+        "connection_events": list(connection_events),
         "unserved": [],
         **others,
     }
@@ -167,13 +167,13 @@ def test_when_most_have_left_the_rest_close_ranks(rules: Browser) -> None:
 
 
 def test_existing_connection_is_not_animated(rules: Browser) -> None:
-    there = answer([connection(1)], [happening(4, "handed", 1)])
+    there = answer([connection(1)], [event(4, "handed", 1)])
     first, same = scenes(rules, there, there)
     assert flights(first) == flights(same) == []
 
 
 def test_new_connection_is_animated_once(rules: Browser) -> None:
-    events = [happening(1, "accepted", 2), happening(2, "handed", 2, ago_ms=100)]
+    events = [event(1, "accepted", 2), event(2, "handed", 2, ago_ms=100)]
     _, scene, after = scenes(
         rules,
         answer(),
@@ -186,39 +186,39 @@ def test_new_connection_is_animated_once(rules: Browser) -> None:
 
 
 def test_connection_closed_between_polls_is_drawn_as_visit(rules: Browser) -> None:
-    events = [happening(1, "handed", 2), happening(2, "closed", 2)]
+    events = [event(1, "handed", 2), event(2, "closed", 2)]
     _, scene = scenes(rules, answer(), answer([], events))
     assert flights(scene) == [("visit", None)]
 
 
 def test_late_event_of_seen_connection_is_not_animated(rules: Browser) -> None:
-    late = [happening(1, "handed", 2), happening(2, "closed", 2)]
+    late = [event(1, "handed", 2), event(2, "closed", 2)]
     _, seen, events = scenes(rules, answer(), answer([connection(2)]), answer([], late))
     assert flights(seen) == [("arrival", "id-2")]
     assert flights(events) == []
 
 
 def test_old_events_are_not_animated(rules: Browser) -> None:
-    old = [happening(1, "refused", 3, ago_ms=9000), happening(2, "handed", 4, ago_ms=9000)]
+    old = [event(1, "refused", 3, ago_ms=9000), event(2, "handed", 4, ago_ms=9000)]
     _, scene = scenes(rules, answer(), answer([connection(2, age_ms=9000)], old))
     assert list(marks(scene)) == ["id-2"]
     assert flights(scene) == []
 
 
 def test_rejection_is_animated(rules: Browser) -> None:
-    events = [happening(1, "refused", 2, processor=None, reason="max_connections_per_ip")]
+    events = [event(1, "refused", 2, processor=None, reason="max_connections_per_ip")]
     _, scene = scenes(rules, answer(), answer([], events))
-    assert flights(scene) == [("refusal", None)]
+    assert flights(scene) == [("rejection", None)]
 
 
 def test_restarted_broker_event_numbers_start_over(rules: Browser) -> None:
-    before = answer([connection(1)], [happening(900, "handed", 1)])
-    _, scene = scenes(rules, before, answer([connection(2)], [happening(1, "handed", 2)]))
+    before = answer([connection(1)], [event(900, "handed", 1)])
+    _, scene = scenes(rules, before, answer([connection(2)], [event(1, "handed", 2)]))
     assert flights(scene) == [("arrival", "id-2")]
 
 
 def test_storm_shows_sample_of_requests(rules: Browser) -> None:
-    storm = [happening(number, "refused", number) for number in range(500)]
+    storm = [event(number, "refused", number) for number in range(500)]
     _, scene = scenes(rules, answer(), answer([], storm))
     assert len(scene["flights"]) == 60
 
@@ -250,13 +250,13 @@ def test_connection_colour_follows_its_usage(rules: Browser) -> None:
 
 
 def test_rejections_are_grouped_by_address_and_reason(rules: Browser) -> None:
-    refusals = [
+    rejections = [
         {"reason": reason, "listener": "PLAINTEXT", "client_address": address, "ago_ms": age}
         for age, (reason, address) in enumerate(
             [("a", "127.0.0.2:1"), ("b", "127.0.0.2:2"), ("a", "127.0.0.2:3"), ("a", "[::1]:4")]
         )
     ]
-    found = call(rules, "model", "gather", refusals)
+    found = call(rules, "model", "gather", rejections)
     assert [(each["ip"], each["reason"], each["times"], each["ago_ms"]) for each in found] == [
         ("127.0.0.2", "a", 2, 0),
         ("127.0.0.2", "b", 1, 1),

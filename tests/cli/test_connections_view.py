@@ -57,7 +57,7 @@ def address(ip: str, connections: int, limit: int | None = None, **rate: Any) ->
     }
 
 
-def refusal(text: str, ago_ms: int, listener: str = "OUTSIDE") -> dict[str, Any]:
+def rejection(text: str, ago_ms: int, listener: str = "OUTSIDE") -> dict[str, Any]:
     return {"ago_ms": ago_ms, "listener": listener, "text": text}
 
 
@@ -100,8 +100,11 @@ def answer(**others: Any) -> dict[str, Any]:
             address("10.0.0.9", 0, rate=0.0, rate_limit=0),
         ],
         "addresses_total": 2,
-        "happenings": [waiting("OUTSIDE", 9000, "max.connections"), waiting("INSIDE", 1, "x")],
-        "refusals": [refusal(PER_IP, 900), refusal(QUOTA, 3000), refusal(PER_IP, 61_000)],
+        "connection_events": [
+            waiting("OUTSIDE", 9000, "max.connections"),
+            waiting("INSIDE", 1, "x"),
+        ],
+        "rejections": [rejection(PER_IP, 900), rejection(QUOTA, 3000), rejection(PER_IP, 61_000)],
         "unserved": [],
         **others,
     }
@@ -228,16 +231,20 @@ def test_wait_reasons_without_setting_are_described() -> None:
         ("tokens", "tokens of other processors"),
         ("max.connections", "max.connections"),
     ):
-        shown = answer(happenings=[waiting("OUTSIDE", 50, reason)])
+        shown = answer(connection_events=[waiting("OUTSIDE", 50, reason)])
         assert f"OUTSIDE waits for {expected}, since 0 s" in text(render_view(shown, ViewSize(80)))
     assert not [
-        line for line in text(render_view(answer(happenings=[]), ViewSize())) if "waits" in line
+        line
+        for line in text(render_view(answer(connection_events=[]), ViewSize()))
+        if "waits" in line
     ]
 
 
 def test_view_without_connections_is_short() -> None:
     idle = {**processor(0, 0), "slots_total": 0}
-    empty = answer(addresses=[], addresses_total=0, refusals=[], mode="sharded", processors=[idle])
+    empty = answer(
+        addresses=[], addresses_total=0, rejections=[], mode="sharded", processors=[idle]
+    )
     lines = text(render_view(empty, ViewSize(80)))
     assert "processor-0  -                0" in lines
     assert lines[0].endswith("accepted by processors")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from minibroker.cli.trace_lines import LOSS_REASONS, TraceLines
-from minibroker.lab.control.journal_views import view_of
-from minibroker.lab.control.schema import to_json
+from minibroker.lab.control.journal import view_of
 from minibroker.lab.journal.entries import Loss, LossReason
+from minibroker.lab.schema import to_json
 from tests.lab.journal.entries_of_tests import entry_of, request_entry, response_entry
 
 STAGES = {"queue": 0.04, "execution": 1.0, "network": 2.0, "send": 0.5, "total": 4.25}

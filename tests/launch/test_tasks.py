@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.settings import Settings
-from minibroker.lab.control.fault_shapes import FaultRule
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
@@ -127,13 +127,12 @@ async def test_stopping_ends_all_clients_and_all_roles(
 async def test_control_api_is_that_of_the_running_controller(
     broker: TaskBroker, autojump_clock: MockClock
 ) -> None:
-    first = broker.backend()
-    assert broker.backend() is first
-    await first.add_fault(FaultRule("observe", name="seen"))
-    assert [each.id for each in (await first.faults()).faults] == ["seen"]
+    first = broker.control
+    await first.faults.add(FaultRule("observe", name="seen"))
+    assert [each.id for each in first.faults.register.views()] == ["seen"]
     broker.kill("controller")
     await broker.wait_ready()
-    assert broker.backend() is not first
+    assert broker.control is not first
 
 
 async def test_error_in_a_role_is_not_hidden(autojump_clock: MockClock, tmp_path: Path) -> None:

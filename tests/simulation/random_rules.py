@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from minibroker.lab.control.backend import BackendError
-from minibroker.lab.control.fault_shapes import FaultPoint, FaultRule
+from minibroker.lab.errors import ApiError
+from minibroker.lab.faults.fault_rule import FaultPoint, FaultRule
 from tests.simulation.actors import Actor
 from tests.simulation.fair_errors import ERRORS, GROUP_ERRORS, TRANSACTION_ERRORS
 from tests.simulation.rare_paths import KILLED_WHILE_HELD
@@ -151,7 +151,7 @@ class RuleInjector(Actor):
     async def _add(self) -> None:
         rule = draw_rule(self.random, self._targets)
         with trio.move_on_after(CALL_S):
-            view = await self.world.broker.backend().add_fault(rule)
+            view = await self.world.broker.control.faults.add(rule)
             self.world.record(self.name, f"adds {view.id}: {view.rule}")
             self._active.append(view.id)
             if rule.action == "hold" and self.random.random() < 0.8:
@@ -162,25 +162,25 @@ class RuleInjector(Actor):
         broker = self.world.broker
         for _ in range(HELD_TICKS_MAX):
             await self.pause(1)
-            with suppress(BackendError):
-                if not (await broker.backend().fault(fault_id)).held:
+            with suppress(ApiError):
+                if not broker.control.faults.register.view(fault_id).held:
                     continue
                 victim = self.random.choice(broker.names)
                 self.world.record(self.name, f"kills {victim} while {fault_id} holds")
                 self.world.counts[KILLED_WHILE_HELD] += 1
                 broker.kill(victim)
-                await broker.backend().release_fault(fault_id)
+                broker.control.faults.register.release(fault_id)
             return
 
     async def _remove(self, fault_id: str) -> None:
         self._active.remove(fault_id)
-        with trio.move_on_after(CALL_S), suppress(BackendError):
-            await self.world.broker.backend().remove_fault(fault_id)
+        with trio.move_on_after(CALL_S), suppress(ApiError):
+            await self.world.broker.control.faults.remove(fault_id)
         self.world.record(self.name, f"removes {fault_id}")
 
     async def heal(self) -> None:
         """Remove all rules; ``faults_ended`` must be set."""
         await self.world.broker.wait_ready()
-        await self.world.broker.backend().remove_faults()
+        await self.world.broker.control.faults.remove_all()
         self._active.clear()
         self.world.record(self.name, "removes all rules")

@@ -16,7 +16,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.settings import Settings
-from minibroker.lab.control.backend import Connection, ConnectionsView
+from minibroker.lab.control.connections import Connection, ConnectionsView, list_connections
 from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from minibroker_protocol.messages.alter_client_quotas import (
@@ -39,7 +39,7 @@ class ReportingBroker(TaskBroker):
     async def look(self) -> ConnectionsView:
         """Return the report when all tasks are idle."""
         await wait_all_tasks_blocked()
-        return await self.backend().connections()
+        return await list_connections(self.control)
 
     async def dial(self, host: str) -> SimulatedClient:
         """Open a connection that sends nothing."""
@@ -62,7 +62,7 @@ async def running(directory: Path, clock: MockClock, *pairs: str) -> AsyncIterat
 
 def summary(seen: ConnectionsView) -> list[tuple[str, str | None, int]]:
     """Return the kind, reason and age of each event."""
-    return [(each.kind, each.reason, each.ago_ms) for each in seen.happenings]
+    return [(each.kind, each.reason, each.ago_ms) for each in seen.connection_events]
 
 
 def only(seen: ConnectionsView) -> Connection:
@@ -79,10 +79,10 @@ async def test_refusal_is_seen_with_its_moment(tmp_path: Path, autojump_clock: M
         assert await second.wait_closed() == b""
         autojump_clock.jump(0.25)
         seen = await broker.look()
-        (refusal,) = seen.refusals
-        assert (refusal.ago_ms, refusal.listener) == (250, LISTENER)
-        assert refusal.client_address == f"10.0.0.1:{second.stream.local[1]}"
-        assert "max.connections.per.ip=1" in refusal.text
+        (rejection,) = seen.rejections
+        assert (rejection.ago_ms, rejection.listener) == (250, LISTENER)
+        assert rejection.client_address == f"10.0.0.1:{second.stream.local[1]}"
+        assert "max.connections.per.ip=1" in rejection.text
         (address,) = seen.addresses
         assert (address.ip, address.connections, address.limit) == ("10.0.0.1", 1, 1)
         connection = only(seen)
@@ -146,11 +146,11 @@ async def test_delayed_connection_is_shown_until_it_is_decided(
         seen = await broker.look()
         (listener,) = seen.listeners
         assert (listener.connections, listener.held) == (52, 0)
-        (refusal,) = seen.refusals
-        assert refusal.ago_ms == 0
-        assert "the quota connection_creation_rate=5 of the ip 10.0.0.7" in refusal.text
+        (rejection,) = seen.rejections
+        assert rejection.ago_ms == 0
+        assert "the quota connection_creation_rate=5 of the ip 10.0.0.7" in rejection.text
         autojump_clock.jump(1)
-        assert (await broker.look()).refusals[0].ago_ms == 1000
+        assert (await broker.look()).rejections[0].ago_ms == 1000
 
 
 async def test_failed_authentication_is_distinguished_from_a_limit(
@@ -164,11 +164,11 @@ async def test_failed_authentication_is_distinguished_from_a_limit(
     async with running(tmp_path, autojump_clock, *pairs) as broker:
         stream = await broker.sources["SASL_PLAINTEXT"].connect("10.0.0.1")
         await SimulatedClient(stream).send_request(MetadataRequest(topics=[]), 9)
-        assert (await broker.look()).refusals == ()
+        assert (await broker.look()).rejections == ()
         autojump_clock.jump(0.7)
-        (refusal,) = (await broker.look()).refusals
-        assert (refusal.ago_ms, refusal.reason) == (0, "authentication_failed")
-        assert refusal.text.startswith("10.0.0.1 was rejected: authentication failed (")
+        (rejection,) = (await broker.look()).rejections
+        assert (rejection.ago_ms, rejection.reason) == (0, "authentication_failed")
+        assert rejection.text.startswith("10.0.0.1 was rejected: authentication failed (")
 
 
 async def set_rate(broker: ReportingBroker, ip: str, rate: float) -> None:
@@ -194,11 +194,13 @@ async def test_processors_that_accept_for_themselves_are_seen_together(
         assert (seen.mode, seen.total, seen.listeners[0].connections) == ("sharded", 2, 2)
         (address,) = seen.addresses
         assert (address.ip, address.connections, address.limit) == ("10.0.0.1", 2, 2)
-        assert [each.reason for each in seen.refusals] == ["kafka_connections_max_per_ip"] * 2
-        assert "it had 2 connections" in seen.refusals[0].text
-        assert {each.kind for each in seen.happenings} >= {"accepted", "handed", "refused"}
+        assert [each.reason for each in seen.rejections] == ["kafka_connections_max_per_ip"] * 2
+        assert "it had 2 connections" in seen.rejections[0].text
+        assert {each.kind for each in seen.connection_events} >= {"accepted", "handed", "refused"}
         # All have one home, so those of the other processor have to request tokens.
-        assert "tokens" in {each.reason for each in seen.happenings if each.kind == "waiting"}
+        assert "tokens" in {
+            each.reason for each in seen.connection_events if each.kind == "waiting"
+        }
         assert seen.listeners[0].waiting == 0
         broker.kill("processor-0")
         seen = await broker.look()
@@ -218,7 +220,10 @@ async def test_process_kill_loses_no_observed_event(
         broker.kill(victim)
         if victim != "controller":
             meanwhile = await broker.look()
-            assert meanwhile.happenings[: len(before.happenings)] == before.happenings
+            assert (
+                meanwhile.connection_events[: len(before.connection_events)]
+                == before.connection_events
+            )
             assert [each.limit for each in meanwhile.listeners] == [None]
         autojump_clock.autojump_threshold = 0
         await broker.wait_ready()
@@ -226,10 +231,10 @@ async def test_process_kill_loses_no_observed_event(
         after = await broker.look()
         served = sum(each.connections_total for each in after.processors)
         assert after.total == served == (1 if "processor" in victim else 2)
-        assert [each.text for each in after.refusals] == [each.text for each in before.refusals]
-        numbers = [each.seq for each in after.happenings]
+        assert [each.text for each in after.rejections] == [each.text for each in before.rejections]
+        numbers = [each.seq for each in after.connection_events]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         if victim == "controller":
-            assert numbers[0] > before.happenings[-1].seq
+            assert numbers[0] > before.connection_events[-1].seq
         else:
-            assert numbers[0] == before.happenings[0].seq
+            assert numbers[0] == before.connection_events[0].seq

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from minibroker.lab.control.fault_shapes import FaultRule
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.faults.rules import check_rule
 from tests.lab.faults.messages import SERVED
 from tests.simulation.fair_errors import ERRORS

@@ -17,8 +17,12 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.broker.settings import Settings
-from minibroker.lab.control.backend import Unavailable
-from minibroker.lab.control.snapshot_shapes import SnapshotCreation
+from minibroker.lab.control.snapshots import (
+    SnapshotCreation,
+    restore_snapshot,
+    take_snapshot,
+)
+from minibroker.lab.errors import Unavailable
 from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -117,10 +121,10 @@ def test_restore_returns_to_everything_that_clients_see(
             for name in ("first", "second"):
                 await change(broker, random)
                 states[name] = await broker.state()
-                await broker.backend().take_snapshot(SnapshotCreation(name))
+                await take_snapshot(broker.control, SnapshotCreation(name))
             for name in random.choices(tuple(states), k=4):
                 await change(broker, random)
-                await broker.backend().restore_snapshot(name)
+                await restore_snapshot(broker.control, name)
                 found = await broker.state()
                 assert differing(states[name], found) == {}, f"seed {seed + run}, {name}"
             killed = random.choice(broker.role_names)
@@ -148,7 +152,7 @@ async def test_waiting_fetch_is_closed_and_an_idle_connection_is_kept(
         idle, waiting = await broker.dial(), await broker.dial()
         topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
         await idle.ask(CreateTopicsRequest(topics=[topic]), 7)
-        await broker.backend().take_snapshot(SnapshotCreation("s"))
+        await take_snapshot(broker.control, SnapshotCreation("s"))
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
         fetch = FetchRequest(
             max_wait_ms=600_000,
@@ -158,7 +162,7 @@ async def test_waiting_fetch_is_closed_and_an_idle_connection_is_kept(
         )
         await waiting.send_request(fetch, 12)
         await trio.sleep(1)
-        await broker.backend().restore_snapshot("s")
+        await restore_snapshot(broker.control, "s")
         assert await waiting.wait_closed() == b""
         assert [each.name for each in (await idle.ask(MetadataRequest(topics=None), 9)).topics]
 
@@ -170,14 +174,14 @@ async def test_restore_while_a_worker_is_down_fails_and_can_be_repeated(
     async with running(tmp_path, autojump_clock, seed, *LAYOUTS["separate"]) as broker:
         await change(broker, random)
         before = await broker.state()
-        await broker.backend().take_snapshot(SnapshotCreation("s"))
+        await take_snapshot(broker.control, SnapshotCreation("s"))
         await change(broker, random)
         broker.kill("worker-1")
         await trio.lowlevel.checkpoint()
         with pytest.raises(Unavailable, match="worker-1"):
-            await broker.backend().restore_snapshot("s")
+            await restore_snapshot(broker.control, "s")
         await broker.wait_ready()
         client = await broker.dial()
         assert (await client.ask(MetadataRequest(topics=None), 9)).brokers
-        await broker.backend().restore_snapshot("s")
+        await restore_snapshot(broker.control, "s")
         assert differing(before, await broker.state()) == {}

@@ -1,1 +1,1 @@
-"""Parts of the controller role: changes of the config store, and the control API's backend."""
+"""Parts of the controller role: publication of metadata, and changes of the config store."""

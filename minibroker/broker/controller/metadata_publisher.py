@@ -41,7 +41,7 @@ class MetadataPublisher:
         number: int,
         expected: Iterable[str] = (),
     ) -> None:
-        """``answer`` handles the requests of roles; ``number`` is that of the first image.
+        """``answer`` handles requests that have no handler; ``number`` is that of the first image.
 
         ``expected`` are the names of all roles that subscribe.
         """
@@ -57,6 +57,10 @@ class MetadataPublisher:
         """Roles that may serve with an image of another incarnation, or that missed an update."""
         self.further: list[Callable[[str], object | None]] = []
         """Return a request that a role must handle when it registers, or None; by the role."""
+        self.handlers: dict[type, RequestHandlerFunction] = {}
+        """Handle requests of roles, by their types."""
+        self.observers: list[Callable[[Image], object]] = []
+        """Are called with the new image before an update of it is sent."""
         self.before_sending: Callable[[Update], Awaitable[None]] | None = None
         """Awaited before an update is sent; the later ones wait behind it."""
         self._log = EventLog("controller")
@@ -83,7 +87,7 @@ class MetadataPublisher:
                 self._not_current.difference_update(names)
                 self._wake_publishers()
                 return None
-            return self._answer(request)
+            return self.handlers.get(type(request), self._answer)(request)
 
         rpc = RpcConnection(channel, answer)
         try:
@@ -158,6 +162,8 @@ class MetadataPublisher:
         """Send updates; returns when every role has applied them."""
         if not updates:
             return
+        for observe in self.observers:
+            observe(self._image())
         self._pending.extend(updates)
         self._more.set()
         while self._not_current or self._publisher.complete < updates[-1].number:

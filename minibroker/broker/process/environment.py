@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from minibroker.broker.process.local_worker import LocalWorker
     from minibroker.broker.quotas.ledger import QuotaLedger
     from minibroker.broker.settings import Settings
-    from minibroker.lab.control.backend import Backend
-    from minibroker.lab.journal.counts import JournalCounts
     from minibroker.runtime.addressing import Transport
     from minibroker.runtime.arena import Arena
     from minibroker.runtime.clock import ControlledClock
@@ -75,10 +73,6 @@ def tokens_name(processor: int) -> str:
     return f"{PROCESSOR}-{processor}.tokens"
 
 
-def _ignore_backend(_: Callable[[], Backend]) -> None:
-    pass
-
-
 def _ignore_role(_: object) -> None:
     pass
 
@@ -93,7 +87,6 @@ class Environment:
     ``listeners`` are the sources of connections by listener name, for roles that accept;
     ``endpoints`` are the advertised addresses. ``control`` is the listening socket of the control
     API and ``statuses`` returns the states of all processes, both for the controller.
-    ``offer_backend`` takes the factory of the control API's operations, from the controller.
     ``rebuild_topics`` tells the controller to rebuild the topics of a lost config store.
     ``conditions`` are what is wrong in this process, for ``/v1/health``.
     ``local_worker`` is the I/O worker of a process that it shares with a processor, for both.
@@ -101,7 +94,8 @@ class Environment:
     ``secret`` is shared by all roles of one run and by nothing else.
     ``observe`` is called with the role before it runs: what watches or changes its work attaches
     itself there. ``on_note`` listens to the role's notes, and ``hold_points`` hold its groups and
-    transactions. ``journal_counts`` count the entries of the journal of all roles.
+    transactions. ``journal_counts`` belong to what keeps a journal of all roles; a role never looks at
+    them.
     """
 
     role: str
@@ -119,14 +113,13 @@ class Environment:
     work_time: WorkTime
     random: Random
     data_dir: Path
-    journal_counts: JournalCounts
+    journal_counts: Any
     ready: Callable[[], None]
     rebuild_topics: bool = False
     starts_processes: bool = False
     conditions: Conditions = field(default_factory=Conditions)
     control: socket.socket | None = None
     statuses: Callable[[], Sequence[RoleStatus]] = tuple
-    offer_backend: Callable[[Callable[[], Backend]], None] = _ignore_backend
     listeners: Mapping[str, ConnectionSource] = field(default_factory=dict)
     endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     secret: bytes = field(default_factory=partial(os.urandom, 32), repr=False)

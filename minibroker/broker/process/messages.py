@@ -9,13 +9,13 @@ answered with None when it is applied.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibroker_protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from minibroker.broker.metadata.image import Image
-    from minibroker.lab.control.action_shapes import BrokerAction
 
 
 class RegisterRole(NamedTuple):
@@ -45,9 +45,21 @@ class ImageApplied(NamedTuple):
 
 
 class ActionRequest(NamedTuple):
-    """An action for the worker that owns what it changes. Answered with ``ActionReply``."""
+    """An action for the worker that owns what it changes. Answered with ``ActionReply``.
 
-    action: BrokerAction
+    ``action`` is one of ``rebalance``, ``assign``, ``expire_member`` and ``fence_member`` for a
+    group, ``expire_transaction``, and ``roll`` and ``retain`` for the logs of a topic.
+    """
+
+    action: str
+    group: str | None = None
+    member: str | None = None
+    assignment: Mapping[str, Any] | None = None
+    """Partitions by topic and member id."""
+    transactional_id: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    """By default all of the topic."""
 
 
 class ActionReply(NamedTuple):

@@ -1,4 +1,4 @@
-"""The controller role: stores cluster metadata, publishes it, and serves the control API.
+"""The controller role: stores cluster metadata and publishes it.
 
 Owns the config store and its only writer (``cluster.controller``). It must never handle a client's
 socket or a record. Invariant: a change is answered when every process has applied it, so every
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import trio
 
@@ -30,7 +30,6 @@ from minibroker.broker.controller.metadata_publisher import MetadataPublisher
 from minibroker.broker.controller.stores import open_store
 from minibroker.broker.controller.topic_changes import TopicChanges
 from minibroker.broker.log.data_directory import (
-    FAULT_RULES_FILE,
     META_PROPERTIES,
     DataDirectoryError,
     MetaProperties,
@@ -63,12 +62,8 @@ from minibroker.broker.process.environment import (
     role_name,
 )
 from minibroker.broker.process.log_levels import follow_log_levels
-from minibroker.broker.process.messages import (
-    ApiPart,
-    ApiReply,
-    ProducerIdsRequest,
-)
-from minibroker.broker.process.notes import note_clock, note_state, note_topics
+from minibroker.broker.process.messages import ApiPart, ApiReply, ProducerIdsRequest
+from minibroker.broker.process.notes import note_topics
 from minibroker.broker.process.storage_watch import StorageWatch
 from minibroker.broker.quotas.controller_mutation import Mutated, MutationQuota
 from minibroker.broker.quotas.manager import ClientQuotaManager
@@ -76,13 +71,10 @@ from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     ACTIVITY_ENABLE,
     AUTHORIZER_CLASS_NAME,
-    CONTROL_TOKEN,
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
     DELEGATION_TOKEN_EXPIRY_CHECK_INTERVAL_MS,
     DELEGATION_TOKEN_SECRET_KEY,
-    JOURNAL_ENABLE,
-    JOURNAL_MAX_BYTES,
     NODE_ID,
     SINGLE,
     TELEMETRY_MAX_BYTES,
@@ -90,28 +82,31 @@ from minibroker.broker.settings import (
     Settings,
 )
 from minibroker.broker.telemetry.instances import ClientInstances
-from minibroker.lab.control.serve import serve
-from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched
 from minibroker.runtime.clock import Clock, now_ms
 from minibroker.runtime.work_thread import WorkThread
 from minibroker.runtime.worktime import Account
 from minibroker_protocol.types import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
-    from minibroker.broker.controller.faults import FaultController
-    from minibroker.broker.controller.journal import JournalController
+    from minibroker.broker.apis.base import ControllerScope
     from minibroker.broker.settings.dynamic import Configs
-    from minibroker.lab.control.backend import Backend
-    from minibroker.lab.journal.buffer import JournalBuffer
 
 
 T = TypeVar("T")
 
+Attach: TypeAlias = Callable[
+    [Environment, "ControllerScope", MetadataPublisher, trio.Nursery], object
+]
+"""Attaches to a controller that starts what the launcher adds, before other roles can register.
+
+Its tasks run in the nursery, and the publisher has the requests of roles that it handles.
+"""
+
 _logger = logging.getLogger(__name__)
 
 
-async def controller(env: Environment) -> None:
-    """Run until ``env.stopping``, then close the store."""
+async def controller(env: Environment, attach: Attach) -> None:
+    """Run until ``env.stopping``, then close the store. ``attach`` is called once."""
     storage = StorageWatch(env, EventLog(env.name))
     with _refuse_role_on_unusable_store():
         is_unmarked = lacks_meta_properties(env.data_dir)
@@ -130,7 +125,7 @@ async def controller(env: Environment) -> None:
             directory_id = _mark(env.data_dir, cluster.image)
             if is_unmarked:
                 _log_adoption(env.data_dir, cluster.image)
-        await _Controller(env, cluster, store, storage, directory_id).run()
+        await _Controller(env, cluster, store, storage, directory_id).run(attach)
     finally:
         with trio.CancelScope(
             shield=True
@@ -190,7 +185,6 @@ class _Controller:
         self._store = store
         self._storage = storage
         self._leadership_lost = ""
-        self._started_at = env.clock.now()
         self._work_thread = WorkThread(env.work_time)
         self.cluster = cluster
         self._followed = cluster.image
@@ -198,9 +192,6 @@ class _Controller:
         self._publisher = MetadataPublisher(
             self._image, self._handle_request, cluster.image.number, _subscriber_names(env)
         )
-        self._faults: FaultController | None = None
-        self._journal: JournalController | None = None
-        self._nursery: trio.Nursery | None = None
         self._in_force = EffectiveQuotas(env.settings, env.ledger)
         self._ssl_contexts = ssl_contexts(env.settings)
         if self._ssl_contexts is not None:
@@ -263,8 +254,6 @@ class _Controller:
         before, self._followed = self._followed, self.image
         follow_log_levels(self._env.settings, before, self.image)
         note_topics(self._env, before.topics, self.image.topics)
-        if self._journal is not None:
-            self._journal.learn_topics(self.image.topic_names)
         await self._publisher.publish(updates)
 
     async def _remove_expired_tokens(self) -> None:
@@ -275,15 +264,10 @@ class _Controller:
             outcome = await self.cluster.change_tokens(partial(plan_removals, now_ms=now_ms))
             await self.publish(outcome.updates)
 
-    async def run(self) -> None:
+    async def run(self, attach: Attach) -> None:
         env = self._env
-        if env.incarnation > FIRST_INCARNATION and (env.data_dir / FAULT_RULES_FILE).exists():
-            self._fault_controller()  # Roles that register get the rules.
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            is_first = env.incarnation == FIRST_INCARNATION
-            if env.journal_counts.is_on or (is_first and env.settings[JOURNAL_ENABLE]):
-                self._journal_controller().begin()
+            attach(env, self, self._publisher, nursery)
             nursery.start_soon(self._publisher.run)
             nursery.start_soon(self._storage.run)
             nursery.start_soon(self._accept_roles, nursery)
@@ -294,87 +278,11 @@ class _Controller:
             for changes in self._acls:
                 nursery.start_soon(changes.run)
             nursery.start_soon(self._hold_leadership, nursery.cancel_scope)
-            env.offer_backend(self._backend)
             env.ready()
-            if env.control is not None:
-                hosts = [host for host, _ in env.endpoints.values()]
-                nursery.start_soon(
-                    partial(
-                        serve,
-                        self._backend,
-                        env.control,
-                        env.stopping,
-                        allowed_hosts=hosts,
-                        token=env.settings[CONTROL_TOKEN] or "",
-                        sleep=env.clock.sleep_real,
-                    )
-                )
             await env.stopping.wait()
             nursery.cancel_scope.cancel()
         if self._leadership_lost:
             raise RoleRefusedError(self._leadership_lost)
-
-    def _backend(self) -> Backend:
-        # Loaded by the first request: most brokers in tests get none.
-        from minibroker.broker.controller.backend import ControllerBackend
-
-        return ControllerBackend(
-            self._env,
-            self,
-            self._publisher,
-            self._fault_controller,
-            self._journal_controller,
-            started_at=self._started_at,
-        )
-
-    def _fault_controller(self) -> FaultController:
-        if self._faults is None:
-            # Loaded by the first request about faults: most brokers get none.
-            from minibroker.broker.apis.serving import served_versions, serving
-            from minibroker.broker.controller.fault_store import FaultStore
-            from minibroker.broker.controller.faults import FaultController
-
-            env = self._env
-            names = [role_name(PROCESSOR, index) for index in range(env.processors)]
-            names += [role_name(WORKER, index) for index in range(env.workers)]
-            store = FaultStore(env.data_dir, env.started_us)
-            self._faults = FaultController(
-                self._publisher,
-                env.clock,
-                names,
-                env.statuses,
-                store,
-                served=served_versions(serving(env.settings).apis),
-                on_clock=partial(note_clock, env),
-                on_process=partial(note_state, env, "process"),
-                hand_over=self._hand_over_journal,
-            )
-        return self._faults
-
-    def _journal_controller(self) -> JournalController:
-        if self._journal is None:
-            # Loaded when it is switched on, or by the first request about it.
-            from minibroker.broker.controller.journal import JournalController
-            from minibroker.lab.observers.journal_files import JournalFiles
-
-            env = self._env
-            assert self._nursery is not None
-            self._journal = JournalController(
-                env,
-                self._publisher,
-                self._nursery.start_soon,
-                env.settings[JOURNAL_MAX_BYTES],
-                on_switch=partial(_listen_to_notes, env),
-                statuses=env.statuses,
-                files=JournalFiles(env.data_dir, env.started_us, EventLog(env.name)),
-            )
-            self._journal.learn_topics(self.image.topic_names)
-            self._publisher.further.append(self._journal.switch_of_new_role)
-        return self._journal
-
-    async def _hand_over_journal(self, process: str, *, ends: bool) -> None:
-        if self._journal is not None:
-            await self._journal.hand_over(process, ends=ends)
 
     async def _hold_leadership(self, scope: trio.CancelScope) -> None:
         self._leadership_lost = await watch_leadership(self._store, self.settings[NODE_ID])
@@ -395,12 +303,6 @@ class _Controller:
                 return tuple(await self.cluster.allocate_producer_ids())
             except UnavailableError:
                 return None
-        if isinstance(request, FaultMatched):
-            return self._fault_controller().decide(request)
-        if isinstance(request, FaultHeld):
-            return await self._fault_controller().hold(request)
-        if isinstance(request, FaultAct):
-            return await self._fault_controller().act(request)
         raise TypeError(f"the controller cannot handle {type(request).__name__}")
 
     async def _execute(self, request: ApiPart) -> ApiReply:
@@ -410,12 +312,6 @@ class _Controller:
         with self._env.work_time.charge(account):
             reply = await api.execute_at_controller(self, request.part)
         return ApiReply(reply, account.worked_ns)
-
-
-def _listen_to_notes(env: Environment, journal: JournalBuffer | None) -> None:
-    from minibroker.lab.observers.process_journal import note_listener
-
-    env.on_note = None if journal is None else note_listener(journal, env.clock.now)
 
 
 class _Mutations:

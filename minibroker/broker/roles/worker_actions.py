@@ -7,8 +7,8 @@ Kafka has no equivalent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from minibroker.broker.groups.events import (
     AssignmentPlanned,
@@ -19,8 +19,7 @@ from minibroker.broker.groups.events import (
 )
 from minibroker.broker.groups.subscription import encode_assignment
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.process.messages import ActionReply
-from minibroker.lab.control.action_shapes import BrokerAction
+from minibroker.broker.process.messages import ActionReply, ActionRequest
 from minibroker_protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ OnLog: TypeAlias = Callable[[str, str, str, str], object]
 """Is called with what changed of a log, its name, and the offset before and after."""
 
 
-async def act(worker: ActingWorker, action: BrokerAction, on_log: OnLog) -> ActionReply:
+async def act(worker: ActingWorker, action: ActionRequest, on_log: OnLog) -> ActionReply:
     """Carry out an action; the reply says how much it has changed, or why nothing."""
     if action.group is not None:
         taken = worker.groups.act(action.group, _group_event(action))
@@ -70,11 +69,11 @@ async def act(worker: ActingWorker, action: BrokerAction, on_log: OnLog) -> Acti
         return ActionReply(error.code, error.text)
 
 
-def _group_event(action: BrokerAction) -> GroupAction:
+def _group_event(action: ActionRequest) -> GroupAction:
     if action.action == "rebalance":
         return RebalanceRequested()
     if action.action == "assign":
-        given = cast("Mapping[str, Mapping[str, Any]]", action.assignment)
+        given = action.assignment or {}
         return AssignmentPlanned(
             {member: encode_assignment(topics) for member, topics in given.items()}
         )
@@ -82,7 +81,7 @@ def _group_event(action: BrokerAction) -> GroupAction:
     return kind(action.member or "")
 
 
-def _act_on_logs(worker: ActingWorker, action: BrokerAction, on_log: OnLog) -> int:
+def _act_on_logs(worker: ActingWorker, action: ActionRequest, on_log: OnLog) -> int:
     """Roll segments, or drop expired ones; return their number."""
     affected = 0
     for index, partition in _owned(worker, action):
@@ -104,7 +103,7 @@ def _act_on_logs(worker: ActingWorker, action: BrokerAction, on_log: OnLog) -> i
     return affected
 
 
-def _owned(worker: ActingWorker, action: BrokerAction) -> Iterator[tuple[int, Partition]]:
+def _owned(worker: ActingWorker, action: ActionRequest) -> Iterator[tuple[int, Partition]]:
     name = action.topic or ""
     topic = worker.image.topics.get(name)
     for index in range(len(topic.partitions) if topic else 0):

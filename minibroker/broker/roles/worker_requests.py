@@ -56,7 +56,7 @@ class ControllerRequests:
                 return worker.groups.list_groups()
             return worker.groups.describe(request.group_id, full=True)
         if isinstance(request, ActionRequest):
-            return act(worker, request.action, self._on_log)
+            return act(worker, request, self._on_log)
         if isinstance(request, DeleteGroups):
             return worker.groups.drop_groups(request.prefix)
         if isinstance(request, SNAPSHOT_REQUESTS):

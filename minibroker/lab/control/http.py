@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import aclosing
 from functools import partial
 from hmac import compare_digest
@@ -27,19 +27,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from minibroker.broker.metrics.totals import Totals
 from minibroker.broker.settings.names import similar_names
-from minibroker.lab.control.backend import Backend, BackendError
-from minibroker.lab.control.errors import error_json, json_bytes
-from minibroker.lab.control.operation import ApiOperation, Stream
-from minibroker.lab.control.routes import (
-    OPERATIONS,
+from minibroker.lab.control.operation import (
     Answer,
     ApiContext,
+    ApiOperation,
     Redirect,
+    Stream,
     Text,
 )
-from minibroker.lab.control.schema import Fault, InvalidJson, parse
+from minibroker.lab.errors import ApiError, error_json, json_bytes
+from minibroker.lab.schema import Fault, InvalidJson, parse
 
 SIMILARITY_MIN: Final = 0.6
 """Least similarity of a path that is suggested."""
@@ -56,19 +54,12 @@ SHOWN_PATH_MAX: Final = 200
 _HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
-def make_app(
-    backend: Backend,
-    allowed_hosts: Iterable[str] = (),
-    token: str = "",
-    operations: Sequence[ApiOperation] | None = None,
-) -> Starlette:
-    """Create the application for one broker.
+def make_app(context: ApiContext, allowed_hosts: Iterable[str] = (), token: str = "") -> Starlette:
+    """Create the application for one broker or proxy, with the operations that it has.
 
     ``allowed_hosts`` are further names of this broker, such as a container's; IP addresses and
     ``localhost`` are always allowed. Requests must have the ``token``, unless it is empty.
-    ``operations`` are those that it has, by default all.
     """
-    context = ApiContext(backend, Totals(), tuple(operations or OPERATIONS))
     app = Starlette(
         routes=[_route(context, operation) for operation in context.operations],
         middleware=[
@@ -79,7 +70,7 @@ def make_app(
         exception_handlers={
             404: partial(_no_such_route, context),
             405: partial(_wrong_method, context),
-            BackendError: _refused,
+            ApiError: _rejected,
             InvalidJson: _invalid,
             HTTPException: _other,
             Exception: _fault,
@@ -200,8 +191,8 @@ async def _wrong_method(context: ApiContext, request: Request, _: Exception) -> 
     return response
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, BackendError)
+async def _rejected(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
     return _error(error.status, error.code, error.message, error.hint)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import minibroker
-from minibroker.lab.control.errors import ErrorAnswer
 from minibroker.lab.control.operation import ApiOperation
-from minibroker.lab.control.schema import component, components_of, json_schema
+from minibroker.lab.errors import ErrorAnswer
+from minibroker.lab.schema import component, components_of, json_schema
 
 ALWAYS: Final = {
     401: "The request does not have the token that the broker was started with.",
@@ -84,10 +84,10 @@ def _describe(operation: ApiOperation) -> dict[str, Any]:
 
 
 def _responses(operation: ApiOperation) -> dict[str, Any]:
-    refusals = {**operation.errors, **ALWAYS, **(WITH_BODY if operation.body else {})}
+    errors = {**operation.errors, **ALWAYS, **(WITH_BODY if operation.body else {})}
     responses: dict[str, Any] = {
         str(status): {"description": why, "content": _json(ErrorAnswer)}
-        for status, why in refusals.items()
+        for status, why in errors.items()
     }
     responses["default"] = {"description": "Refused.", "content": _json(ErrorAnswer)}
     responses[str(operation.status)] = _success(operation)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from minibroker.lab.control.http import BODY_MAX_BYTES
 from minibroker.lab.control.openapi import description
 from minibroker.lab.control.operation import ApiOperation
-from minibroker.lab.control.routes import OPERATIONS
+from minibroker.lab.control.operations import OPERATIONS
 from minibroker.lab.control.server import CONNECTIONS_MAX
 
 _INTRODUCTION: Final = """\
@@ -76,12 +76,12 @@ def _row(operation: ApiOperation) -> str:
     body = f"[{operation.body.__name__}]" if operation.body else ""
     answer = operation.answer
     shown = f"[{answer.__name__}]" if isinstance(answer, type) else answer or "nothing"
-    refusals = "; ".join(f"{status}: {why}" for status, why in sorted(operation.errors.items()))
+    errors = "; ".join(f"{status}: {why}" for status, why in sorted(operation.errors.items()))
     if operation.body:
-        refusals = f"400: the body is invalid; {refusals}".removesuffix("; ")
+        errors = f"400: the body is invalid; {errors}".removesuffix("; ")
     return (
         f"| `{operation.method} {operation.path}` | {operation.summary} | {_link(body)} "
-        f"| {operation.status}, {_link(shown)} | {refusals} |"
+        f"| {operation.status}, {_link(shown)} | {errors} |"
     )
 
 

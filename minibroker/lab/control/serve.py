@@ -10,7 +10,7 @@ controller. Kafka has no counterpart.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +24,7 @@ from minibroker.runtime.hosts import resolver_name
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from minibroker.lab.control.backend import Backend
-    from minibroker.lab.control.operation import ApiOperation
+    from minibroker.lab.control.operation import ApiContext
 
 _log = EventLog("control")
 
@@ -91,47 +90,40 @@ def token_for(listener: socket.socket, given: str | None) -> str:
 
 
 async def serve(
-    make_backend: Callable[[], Backend],
+    context: ApiContext,
     listener: socket.socket,
     stopping: trio.Event,
     *,
     allowed_hosts: Iterable[str] = (),
     token: str = "",
-    operations: Sequence[ApiOperation] | None = None,
     sleep: Callable[[float], Awaitable[None]] = trio.sleep,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the control API on ``listener`` until ``stopping`` is set.
 
     Reports itself as started at once, because the socket already listens. The first request waits
-    while the API is imported and ``make_backend`` is called. Returns when requests in progress are
-    answered; cancel it if that takes too long.
+    while the API and the operations of ``context`` are imported. Returns when requests in progress
+    are answered; cancel it if that takes too long.
     ``sleep`` waits in real time before a failed import, e.g. without free descriptors, is retried.
     ``allowed_hosts`` are names of this broker that requests may use in addition to IP addresses
-    and ``localhost``; ``token`` is one that requests must have. ``operations`` are
-    those to serve, by default all.
+    and ``localhost``; ``token`` is one that requests must have.
     """
     task_status.started()
     if not await _wait_for_connection(listener, stopping):
         return
-    while (app := _load(make_backend, allowed_hosts, token, operations)) is None:
+    while (app := _load(context, allowed_hosts, token)) is None:
         await sleep(LOAD_RETRY_S)
     from minibroker.lab.control.server import serve_app
 
     await serve_app(app, listener, stopping)
 
 
-def _load(
-    make_backend: Callable[[], Backend],
-    allowed_hosts: Iterable[str],
-    token: str,
-    operations: Sequence[ApiOperation] | None,
-) -> ASGIApp | None:
+def _load(context: ApiContext, allowed_hosts: Iterable[str], token: str) -> ASGIApp | None:
     try:
         from minibroker.lab.control import server  # noqa: F401
         from minibroker.lab.control.http import make_app
 
-        return make_app(make_backend(), allowed_hosts, token, operations)
+        return make_app(context, allowed_hosts, token)
     except (OSError, ImportError) as error:
         _log.error("the control API can't be loaded; retrying", reason=error)
         return None

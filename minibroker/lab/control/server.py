@@ -21,7 +21,7 @@ import trio
 from starlette.types import ASGIApp, Message
 
 from minibroker.broker.metrics.log import EventLog
-from minibroker.lab.control.errors import error_json
+from minibroker.lab.errors import error_json
 
 CONNECTIONS_MAX: Final = 64
 """Open connections: enough for a console, a scraper and a few dozen test workers."""

@@ -1,7 +1,7 @@
 """The table of fault actions, and which fields of a rule belong to each.
 
 Owns one row for each action: what it does, where it can happen, and its fields. It must never know
-how an action is carried out. Invariant: every action of ``control.fault_shapes`` has a row, and a
+how an action is carried out. Invariant: every action of ``faults.fault_rule`` has a row, and a
 field of a rule is a selector, says when the rule fires, or belongs to an action.
 """
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 
-from minibroker.lab.control.fault_shapes import FaultRule
-from minibroker.lab.control.schema import Fault
 from minibroker.lab.faults.actions import AFTER, CRC, TAGGED_FIELD, place_of_action
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.faults.response_fields import can_encode
+from minibroker.lab.schema import Fault
 from minibroker_protocol import registry
 from minibroker_protocol.entities import element_of, fields_of, is_entity_array
 from minibroker_protocol.meanings import Meaning

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from minibroker.broker.log.data_directory import FAULT_COUNTS_FILE
-from minibroker.lab.control.fault_shapes import RULES_MAX
+from minibroker.lab.faults.fault_rule import RULES_MAX
 from minibroker.lab.faults.rulebook import RuleCounts, fires_at, is_in_time
 from minibroker.lab.faults.rules import ActiveRule
 from minibroker.runtime.system import reserve_space

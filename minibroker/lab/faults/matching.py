@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from minibroker.broker.patterns.wildcard import matches_wildcard
-from minibroker.lab.control.fault_shapes import FaultRule
 from minibroker.lab.faults.actions import NEW_CONNECTION_ACTIONS, STORAGE_ACTIONS
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.faults.points import WAITING, is_inside
 from minibroker.lab.faults.rule_index import CLIENT_ID, CONNECTION, IndexedRule, RuleIndex, TopicOf
 from minibroker.lab.faults.rules import (

@@ -1,7 +1,7 @@
 """The hold points: named places inside of the broker at which a rule can hold what passes.
 
 Owns one row for each point: where it is, and what can be selected there. It must never know how
-anything waits. Invariant: every point of ``control.fault_shapes`` has a row, and a rule with a
+anything waits. Invariant: every point of ``faults.fault_rule`` has a row, and a rule with a
 point matches nowhere else. Kafka has no equivalent.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from minibroker.lab.control.fault_shapes import FaultPoint, FaultRule
 from minibroker.lab.faults.actions import AFTER, CLIENT_FIELDS, CONNECTION_FIELDS
+from minibroker.lab.faults.fault_rule import FaultPoint, FaultRule
 from minibroker_protocol.registry import ApiKey
 
 WAITING: Final = "waiting"

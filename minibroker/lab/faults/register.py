@@ -13,16 +13,9 @@ from typing import Final, Protocol
 
 import trio
 
-from minibroker.lab.control.backend import BackendError, Conflict, NotFound
-from minibroker.lab.control.fault_shapes import (
-    RULES_MAX,
-    FaultHold,
-    FaultList,
-    FaultRelease,
-    FaultRule,
-    FaultView,
-)
+from minibroker.lab.errors import ApiError, Conflict, NotFound
 from minibroker.lab.faults.actions import STORAGE_ACTIONS
+from minibroker.lab.faults.fault_rule import RULES_MAX, FaultHold, FaultRule, FaultView
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rulebook import (
     DuplicateRule,
@@ -108,12 +101,12 @@ class FaultRegister:
 
     # The control API --------------------------------------------------------------------------
 
-    def views(self) -> FaultList:
+    def views(self) -> tuple[FaultView, ...]:
         """All rules."""
         now = self._now()
         for state in self._book.states():
             self._store.refresh(state)
-        return FaultList(tuple(state.view(now) for state in self._book.states()))
+        return tuple(state.view(now) for state in self._book.states())
 
     def view(self, rule_id: str) -> FaultView:
         """One rule. Raises ``NotFound``."""
@@ -149,17 +142,17 @@ class FaultRegister:
         self._book.clear()
         self._store.clear()
 
-    def release(self, rule_id: str) -> FaultRelease:
-        """Release what a rule holds. Raises ``NotFound``."""
+    def release(self, rule_id: str) -> int:
+        """Release what a rule holds; return how many that were. Raises ``NotFound``."""
         state = self._state(rule_id)
         held = state.held
         self._release(state)
-        return FaultRelease(held)
+        return held
 
     async def wait(self, rule_id: str, hits: int, timeout_ms: int) -> FaultView:
         """Wait for hits of a rule, for real time at most.
 
-        Raises ``NotFound`` if the rule is removed, and ``BackendError`` after the time.
+        Raises ``NotFound`` if the rule is removed, and ``ApiError`` after the time.
         """
         state = self._state(rule_id)
         async with trio.open_nursery() as nursery:
@@ -174,7 +167,7 @@ class FaultRegister:
         if state.reached >= hits:
             return state.view(self._now())
         self._state(rule_id)
-        raise BackendError(
+        raise ApiError(
             "REQUEST_TIMED_OUT",
             f"rule {rule_id} has fired {state.reached} of {hits} times within {timeout_ms} ms",
             f"Its selectors have matched {state.matches} times.",

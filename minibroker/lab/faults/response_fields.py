@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from minibroker.broker.settings.names import similar_names
-from minibroker.lab.control.schema import SIMILARITY_MIN, Fault
+from minibroker.lab.schema import SIMILARITY_MIN, Fault
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.errors import EncodeError
 from minibroker_protocol.schema import Array, Field, Message, Struct

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from minibroker.broker.patterns.wildcard import matches_wildcard
-from minibroker.lab.control.fault_shapes import TEXT_MAX
 from minibroker.lab.faults.actions import CLIENT_FIELDS, CONNECTION_FIELDS, ENTITY_FIELDS
 from minibroker.lab.faults.effects import effect_fault
+from minibroker.lab.faults.fault_rule import TEXT_MAX
 from minibroker.lab.faults.rules import ActiveRule, selected_api, selected_keys
 from minibroker_protocol.entities import MessageEntity
 from minibroker_protocol.meanings import Meaning

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from minibroker.lab.control.fault_shapes import (
+from minibroker.lab.faults.actions import ACTIONS, BEFORE, ENDINGS
+from minibroker.lab.faults.fault_rule import (
     HOLDS_SHOWN_MAX,
     RULES_MAX,
     FaultHold,
     FaultRule,
     FaultView,
 )
-from minibroker.lab.faults.actions import ACTIONS, BEFORE, ENDINGS
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rules import ActiveRule, ServedVersions, check_rule, given_fields
 

@@ -14,8 +14,6 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from minibroker.broker.settings.names import similar_names
-from minibroker.lab.control.fault_shapes import RULES_MAX, FaultRule
-from minibroker.lab.control.schema import SIMILARITY_MIN, Fault, InvalidJson
 from minibroker.lab.faults.actions import (
     ACTIONS,
     AFTER,
@@ -29,8 +27,10 @@ from minibroker.lab.faults.actions import (
     place_of_action,
 )
 from minibroker.lab.faults.effects import effect_fault, field_versions, in_versions
+from minibroker.lab.faults.fault_rule import RULES_MAX, FaultRule
 from minibroker.lab.faults.points import POINTS, is_inside, selectors_of
 from minibroker.lab.faults.response_fields import response_faults
+from minibroker.lab.schema import SIMILARITY_MIN, Fault, InvalidJson
 from minibroker_protocol import registry
 from minibroker_protocol.entities import selectable
 from minibroker_protocol.errors import ErrorCode

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from minibroker.broker.groups.hooks import COMPLETING, PREPARED, REBALANCE
-from minibroker.lab.control.fault_shapes import FaultHold
+from minibroker.lab.faults.fault_rule import FaultHold
 from minibroker.lab.observers.fault_requests import decide, hold
 from minibroker.lab.observers.messages import FaultHeld, FaultRules
 from minibroker.runtime.rpc import Link

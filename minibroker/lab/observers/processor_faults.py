@@ -26,7 +26,7 @@ from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
 if TYPE_CHECKING:
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.process.environment import Environment
-    from minibroker.lab.control.fault_shapes import FaultHold
+    from minibroker.lab.faults.fault_rule import FaultHold
     from minibroker.lab.faults.rules import ActiveRule
     from minibroker_protocol.headers import RequestHeader
 

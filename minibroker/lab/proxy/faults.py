@@ -12,20 +12,14 @@ from typing import Final
 
 import trio
 
-from minibroker.lab.control.fault_shapes import (
-    FaultHold,
-    FaultList,
-    FaultRelease,
-    FaultRule,
-    FaultView,
-)
-from minibroker.lab.control.schema import Fault, InvalidJson
 from minibroker.lab.faults.actions import AFTER, BROKER_ACTIONS, STORAGE_ACTIONS
 from minibroker.lab.faults.execution import FaultedConnection, FaultExecutor
+from minibroker.lab.faults.fault_rule import FaultHold, FaultRule, FaultView
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.register import FaultRegister
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.faults.rules import place_of
+from minibroker.lab.schema import Fault, InvalidJson
 from minibroker_protocol import registry
 from minibroker_protocol.registry import ApiKey
 
@@ -40,25 +34,17 @@ _NO_PRINCIPAL: Final = "is not known to a proxy, which passes authentication on;
 
 
 class ProxyFaults:
-    """Implements ``control.fault_shapes.FaultsBackend`` and ``faults.execution.FaultDecisions``."""
+    """Implements ``control.faults.FaultRuleSet`` and ``faults.execution.FaultDecisions``."""
 
     def __init__(self, connections: Callable[[], Iterable[FaultedConnection]]) -> None:
         """``connections`` returns those that are open."""
         self._connections = connections
-        self._register = FaultRegister(_ReadableVersions(), trio.current_time, trio.sleep)
+        self.register: Final = FaultRegister(_ReadableVersions(), trio.current_time, trio.sleep)
         self.executor: Final = FaultExecutor(self)
 
     # The control API --------------------------------------------------------------------------
 
-    async def faults(self) -> FaultList:
-        """All rules."""
-        return self._register.views()
-
-    async def fault(self, fault_id: str) -> FaultView:
-        """One rule."""
-        return self._register.view(fault_id)
-
-    async def add_fault(self, rule: FaultRule) -> FaultView:
+    async def add(self, rule: FaultRule) -> FaultView:
         """Add a rule; returns when every connection applies it."""
         if rule.action in BROKER_ACTIONS | STORAGE_ACTIONS:
             raise InvalidJson([Fault("action", f"{rule.action} {_NO_BROKER}")])
@@ -66,43 +52,35 @@ class ProxyFaults:
             raise InvalidJson([Fault("point", f"{rule.point} {_NO_POINT}")])
         if rule.principal is not None:
             raise InvalidJson([Fault("principal", _NO_PRINCIPAL)])
-        state = self._register.add(rule)
+        state = self.register.add(rule)
         self.executor.change_rules([state.active])
         if rule.action == "close":
             await self.executor.close_matching(state.active, list(self._connections()))
         return state.view(trio.current_time())
 
-    async def remove_fault(self, fault_id: str) -> None:
+    async def remove(self, fault_id: str) -> None:
         """Remove a rule, and release what it holds."""
-        self._register.remove(fault_id)
+        self.register.remove(fault_id)
         self.executor.change_rules((), [fault_id])
 
-    async def remove_faults(self) -> None:
+    async def remove_all(self) -> None:
         """Remove all rules, and release what they hold."""
-        self._register.clear()
+        self.register.clear()
         self.executor.change_rules((), replaces=True)
-
-    async def release_fault(self, fault_id: str) -> FaultRelease:
-        """Release what a rule holds."""
-        return self._register.release(fault_id)
-
-    async def wait_fault(self, fault_id: str, hits: int, timeout_ms: int) -> FaultView:
-        """Wait for hits of a rule."""
-        return await self._register.wait(fault_id, hits, timeout_ms)
 
     # Connections ------------------------------------------------------------------------------
 
     async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
         """The rules that fire of those that match."""
-        return self._register.decide(candidates)
+        return self.register.decide(candidates)
 
     async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
         """Return when a rule has been released more often than that, or is removed."""
-        await self._register.hold(rule_id, releases, what._replace(process=PROXY))
+        await self.register.hold(rule_id, releases, what._replace(process=PROXY))
 
     async def act(self, rule_id: str) -> None:
         """Carry out a rule that acts on another request; others are rejected."""
-        self._register.overtaken(rule_id)
+        self.register.overtaken(rule_id)
 
 
 class _ReadableVersions(Mapping[int, tuple[int, int]]):

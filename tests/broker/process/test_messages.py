@@ -8,7 +8,6 @@ import pytest
 
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.process import messages
-from minibroker.lab.control.action_shapes import BrokerAction
 
 
 @pytest.mark.parametrize(
@@ -23,7 +22,7 @@ from minibroker.lab.control.action_shapes import BrokerAction
         messages.MetricsRequest(),
         messages.DetailsRequest(),
         messages.LogsRequest("t"),
-        messages.ActionRequest(BrokerAction("rebalance", group="g")),
+        messages.ActionRequest("rebalance", group="g"),
         messages.ActionReply(affected=1),
         messages.LogView(0, 1, 1, 70),
         messages.GroupsRequest(),

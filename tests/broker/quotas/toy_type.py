@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 ROW = """
     TOY = (
@@ -40,7 +41,8 @@ def add_row() -> None:
 def use() -> None:
     """Alter, describe, record, enforce, show and explain a quota of the toy type."""
     # Imported after the row was added.
-    from minibroker.broker.controller.quotas import quota_explained, quotas_view
+    import trio
+
     from minibroker.broker.metadata.image import ChangeRejected, Image, apply
     from minibroker.broker.metadata.quotas import (
         Component,
@@ -55,7 +57,7 @@ def use() -> None:
     from minibroker.broker.quotas.ledger import QuotaLedger
     from minibroker.broker.quotas.types import BY_KEY, CLIENT_QUOTA_TYPES
     from minibroker.broker.settings import Settings
-    from minibroker.lab.control.quota_shapes import QuotaQuery
+    from minibroker.lab.control.quotas import QuotaQuery, explain_quota, list_quotas
 
     toy, who = BY_KEY["toy_rate"], ("alice", "app")
     number = CLIENT_QUOTA_TYPES.index(toy)
@@ -81,12 +83,16 @@ def use() -> None:
 
     gauges = read_gauges(ledger, quotas.table, 0)
     assert gauges["minibroker_quota_toy_rate", ("Toy", "", "app")] == 10
-    view = quotas_view(quotas, ledger, "mute", 0)
+    env = SimpleNamespace(
+        ledger=ledger, clock=SimpleNamespace(now=lambda: 0.0), settings=Settings.from_entries([])
+    )
+    broker: Any = SimpleNamespace(env=env, scope=SimpleNamespace(quotas=quotas))
+    view = trio.run(list_quotas, broker)
     assert [(each.type, each.client_id, each.throttle_ms) for each in view.throttles] == [
         ("toy", "app", 10_000)
     ]
     question = QuotaQuery(*who, type="toy")
-    explained = quota_explained(quotas, ledger, question, 0)
+    explained = trio.run(explain_quota, broker, question)
     assert (explained.key, explained.quota, explained.rate) == ("toy_rate", 5, 10)
     assert (explained.path, explained.throttle_ms) == ("/config/clients/app", 10_000)
 

@@ -40,6 +40,7 @@ from minibroker.broker.process.messages import (
 from minibroker.broker.process.storage_watch import PROBE_S
 from minibroker.broker.roles.controller import controller
 from minibroker.broker.settings import Settings
+from minibroker.lab.control.attach import attach_control
 from minibroker.runtime.rpc import PeerFailed, RpcConnection
 from minibroker_protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -87,7 +88,7 @@ async def running_controller(
 
     async def live() -> None:
         with scope:
-            await controller(env)
+            await controller(env, attach_control)
 
     async with trio.open_nursery() as nursery:
         async with trio.open_nursery() as lives:
@@ -246,7 +247,7 @@ async def test_store_of_another_cluster_is_rejected(
         pass
     env = make_env(CONTROLLER, settings=Settings.from_sources(pairs=["cluster.id=another"]))
     with pytest.raises(RoleRefusedError, match="the config store belongs to cluster"):
-        await controller(env)
+        await controller(env, attach_control)
 
 
 async def test_controller_that_is_deposed_ends(
@@ -267,10 +268,9 @@ async def test_controller_that_is_deposed_ends(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(depose)
+        env = make_env(CONTROLLER, ready=ready.set, endpoints={"PLAINTEXT": ("h", 1)})
         with pytest.raises(RoleRefusedError, match="/controller"):
-            await controller(
-                make_env(CONTROLLER, ready=ready.set, endpoints={"PLAINTEXT": ("h", 1)})
-            )
+            await controller(env, attach_control)
 
 
 async def test_topics_written_by_other_programs_reach_all_processes(
@@ -310,7 +310,7 @@ async def test_invalid_topic_node_keeps_records_of_the_topic(
     (tmp_path / "spoilt-0").mkdir()
     write_topic_id(str(tmp_path / "spoilt-0"), b"\x01" * 16)
     with pytest.raises(RoleRefusedError, match="has records of it"):
-        await controller(env)
+        await controller(env, attach_control)
 
 
 async def test_new_data_directory_is_marked_silently(

@@ -17,9 +17,8 @@ from minibroker.broker.groups.events import (
 )
 from minibroker.broker.groups.subscription import encode_assignment
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.process.messages import ActionReply
+from minibroker.broker.process.messages import ActionReply, ActionRequest
 from minibroker.broker.roles.worker_actions import act
-from minibroker.lab.control.action_shapes import BrokerAction
 from minibroker_protocol.errors import ErrorCode
 
 
@@ -93,22 +92,22 @@ def worker() -> Any:
 @pytest.mark.parametrize(
     ("action", "event"),
     [
-        (BrokerAction("rebalance", "g"), RebalanceRequested()),
-        (BrokerAction("expire_member", "g", "m"), MemberExpired("m")),
-        (BrokerAction("fence_member", "g", "m"), MemberFenced("m")),
+        (ActionRequest("rebalance", "g"), RebalanceRequested()),
+        (ActionRequest("expire_member", "g", "m"), MemberExpired("m")),
+        (ActionRequest("fence_member", "g", "m"), MemberFenced("m")),
         (
-            BrokerAction("assign", "g", assignment={"m": {"t": [0]}}),
+            ActionRequest("assign", "g", assignment={"m": {"t": [0]}}),
             AssignmentPlanned({"m": encode_assignment({"t": [0]})}),
         ),
     ],
 )
-async def test_groups_get_events(worker: Any, action: BrokerAction, event: GroupAction) -> None:
+async def test_groups_get_events(worker: Any, action: ActionRequest, event: GroupAction) -> None:
     assert await act(worker, action, worker.on_log) == ActionReply(affected=3)
     assert worker.events == [("g", event)]
 
 
 async def test_transactions_expire(worker: Any) -> None:
-    action = BrokerAction("expire_transaction", transactional_id="tx")
+    action = ActionRequest("expire_transaction", transactional_id="tx")
     assert await act(worker, action, worker.on_log) == ActionReply(affected=1)
     worker.error = ErrorCode.INVALID_TXN_STATE
     reply = await act(worker, action, worker.on_log)
@@ -118,25 +117,25 @@ async def test_transactions_expire(worker: Any) -> None:
 
 
 async def test_logs_with_records_are_rolled(worker: Any) -> None:
-    assert (await act(worker, BrokerAction("roll", topic="t"), worker.on_log)).affected == 1
+    assert (await act(worker, ActionRequest("roll", topic="t"), worker.on_log)).affected == 1
     assert (
-        await act(worker, BrokerAction("roll", topic="t", partition=1), worker.on_log)
+        await act(worker, ActionRequest("roll", topic="t", partition=1), worker.on_log)
     ).affected == 0
     assert (
-        await act(worker, BrokerAction("roll", topic="t", partition=3), worker.on_log)
+        await act(worker, ActionRequest("roll", topic="t", partition=3), worker.on_log)
     ).affected == 0
     assert [log.rolls for log in worker.logs] == [1, 2]
     assert worker.notes == [("active_segment", "t-0", "3", "7")]
 
 
 async def test_watchers_of_shortened_logs_are_told(worker: Any) -> None:
-    assert (await act(worker, BrokerAction("retain", topic="t"), worker.on_log)).affected == 2
+    assert (await act(worker, ActionRequest("retain", topic="t"), worker.on_log)).affected == 2
     assert worker.changed == [("t", 0)]
     assert worker.notes == [("log_start", "t-0", "1", "3")]
-    assert (await act(worker, BrokerAction("retain", topic="gone"), worker.on_log)).affected == 0
+    assert (await act(worker, ActionRequest("retain", topic="gone"), worker.on_log)).affected == 0
 
 
 async def test_failure_of_a_log_is_returned(worker: Any) -> None:
     worker.logs[0].fails = True
-    reply = await act(worker, BrokerAction("roll", topic="t"), worker.on_log)
+    reply = await act(worker, ActionRequest("roll", topic="t"), worker.on_log)
     assert reply == ActionReply(ErrorCode.KAFKA_STORAGE_ERROR, "no space")

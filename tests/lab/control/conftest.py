@@ -2,147 +2,222 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Literal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import cached_property, update_wrapper
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 import trio
 
-from minibroker.broker.metrics.metrics import ProcessMetrics, Snapshot
-from minibroker.lab.control.action_shapes import ActionResult, BrokerAction, check_action
-from minibroker.lab.control.backend import (
+from minibroker.broker.metrics.metrics import ProcessMetrics
+from minibroker.broker.process.messages import ClockAdvanced, MetricsRequest
+from minibroker.broker.quotas.entity import CLIENT, Entity, QuotaTable
+from minibroker.broker.quotas.ledger import QuotaLedger
+from minibroker.broker.quotas.manager import ClientQuotaManager
+from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.settings import Settings
+from minibroker.broker.telemetry.instances import ClientInstances
+from minibroker.lab.control.actions import ActionResult, BrokerAction, check_action
+from minibroker.lab.control.broker import ControlledBroker
+from minibroker.lab.control.clock import ClockChange
+from minibroker.lab.control.cluster import BrokerView, Cluster, Endpoint, ResetResult
+from minibroker.lab.control.connections import (
     AddressView,
-    AssignedTopic,
-    BrokerView,
-    ClockChange,
-    ClockView,
-    Cluster,
-    CommittedOffsetView,
-    Conflict,
     Connection,
     ConnectionEventView,
     ConnectionsView,
-    Endpoint,
+    ListenerView,
+    ProcessorView,
+    RejectionView,
+    UnservedClientView,
+)
+from minibroker.lab.control.groups import (
+    AssignedTopic,
+    CommittedOffsetView,
     GroupList,
     GroupSummary,
     GroupView,
-    Health,
-    ListenerView,
     Member,
-    NotFound,
+)
+from minibroker.lab.control.http import make_app
+from minibroker.lab.control.journal_collector import JournalCollector, journal_of_one_process
+from minibroker.lab.control.namespaces import NamespaceCreation, NamespaceList, NamespaceView
+from minibroker.lab.control.operation import ApiOperation
+from minibroker.lab.control.operations import OPERATIONS
+from minibroker.lab.control.snapshots import SnapshotCreation, SnapshotList, SnapshotView
+from minibroker.lab.control.topics import (
     PartitionView,
-    ProcessHealth,
-    ProcessorView,
-    RejectionView,
-    ResetResult,
     TopicCreation,
     TopicList,
     TopicSummary,
     TopicView,
-    UnservedClientView,
 )
-from minibroker.lab.control.client_metrics_shapes import ClientMetricsView
-from minibroker.lab.control.fault_shapes import FaultList, FaultRelease, FaultRule, FaultView
-from minibroker.lab.control.http import make_app
-from minibroker.lab.control.journal_shapes import (
-    AssertionView,
-    EntryQuery,
-    FrameView,
-    JournalAssertion,
-    JournalChange,
-    JournalPage,
-    JournalView,
-    SendLine,
-)
-from minibroker.lab.control.journal_views import views
-from minibroker.lab.control.namespace_shapes import NamespaceCreation, NamespaceList, NamespaceView
-from minibroker.lab.control.quota_shapes import (
-    QuotaExplanation,
-    QuotaLevel,
-    QuotaQuery,
-    QuotaSample,
-    QuotasView,
-    QuotaThrottle,
-    QuotaUse,
-)
-from minibroker.lab.control.snapshot_shapes import SnapshotCreation, SnapshotList, SnapshotView
-from minibroker.lab.journal.entries import EntryKind, JournalEntry
+from minibroker.lab.errors import Conflict, NotFound
+from minibroker.lab.faults.fault_rule import FaultRule, FaultView
+from minibroker.lab.journal.records import note_record
+from minibroker.lab.proxy.journal import JournaledProcess
+from minibroker.runtime.clock import ClockState
+from minibroker.runtime.roles import RoleState, RoleStatus
+from tests.broker.process.conftest import make_env
+from tests.lab.control.running_broker import at
 
-ENTRY = JournalEntry(
-    sequence=3, clock_ms=5.5, kind=EntryKind.FAULT, role="processor-0", details={"rule": "1"}
-)
+__all__ = ["at", "make_env"]
 
 
-class FakeJournal:
-    """Obeys the ``JournalBackend`` protocol with one entry."""
+class FakeRules:
+    """Implements ``FaultRuleSet`` and its register over a dictionary of rules."""
 
     def __init__(self) -> None:
-        self.queries: list[EntryQuery] = []
-        self.assertions: list[JournalAssertion] = []
-        self.state = JournalView(False, 1, 3, 2, 0, 1024, 1 << 26)
-
-    async def view(self) -> JournalView:
-        return self.state
-
-    async def change(self, change: JournalChange) -> JournalView:
-        if change.enabled is not None:
-            self.state = self.state._replace(enabled=change.enabled)
-        return self.state
-
-    async def clear(self) -> None:
-        self.state = self.state._replace(entries=0)
-
-    async def find(self, query: EntryQuery) -> JournalPage:
-        if not self.state.enabled:
-            raise Conflict("JOURNAL_OFF", "the journal is off")
-        self.queries.append(query)
-        return JournalPage(views([ENTRY]), 3, 2, 0, False)
-
-    async def check(self, assertion: JournalAssertion) -> AssertionView:
-        self.assertions.append(assertion)
-        return AssertionView(True, "1 entry matches", views([ENTRY]), 3)
-
-    async def dissect(self, sequence: int) -> FrameView:
-        if sequence != ENTRY.sequence:
-            raise NotFound("NO_SUCH_FRAME", f"no frame of an entry {sequence} is kept")
-        return FrameView("frame: 1 byte")
-
-    async def stream(self, query: EntryQuery, send: SendLine) -> None:
-        for line in (b"\n", b'{"sequence":3}\n'):
-            await send(line)
-
-
-class FakeBackend:
-    """Obeys the ``Backend`` protocol over a dictionary of topics."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, TopicView] = {}
         self.rules: dict[str, FaultView] = {}
         self.waits: list[tuple[int, int]] = []
+
+    @property
+    def register(self) -> Any:
+        return self
+
+    def views(self) -> tuple[FaultView, ...]:
+        return tuple(self.rules.values())
+
+    def view(self, fault_id: str) -> FaultView:
+        if fault_id not in self.rules:
+            raise NotFound("NO_SUCH_FAULT", f"no rule {fault_id!r}")
+        return self.rules[fault_id]
+
+    async def add(self, rule: FaultRule) -> FaultView:
+        fault_id = rule.name or str(len(self.rules) + 1)
+        given = {name: value for name, value in rule._asdict().items() if value is not None}
+        self.rules[fault_id] = view = FaultView(fault_id, given, 2, 1, 1, (), 5)
+        return view
+
+    async def remove(self, fault_id: str) -> None:
+        self.view(fault_id)
+        del self.rules[fault_id]
+
+    async def remove_all(self) -> None:
+        self.rules.clear()
+
+    def release(self, fault_id: str) -> int:
+        return self.view(fault_id).held
+
+    async def wait(self, fault_id: str, hits: int, timeout_ms: int) -> FaultView:
+        self.waits.append((hits, timeout_ms))
+        return self.view(fault_id)
+
+
+class FakeClock:
+    """A clock that notes how it is changed."""
+
+    def __init__(self) -> None:
+        self.change: dict[str, Any] = {}
+
+    def now(self) -> float:
+        return 5.0
+
+    def wall_ms(self) -> int:
+        return 7
+
+    def state(self) -> ClockState:
+        return ClockState(1.0, False, 0.0, 5.0, 7)
+
+    def freeze(self, frozen: bool) -> None:
+        self.change["freeze"] = frozen
+
+    def set_rate(self, rate: float) -> None:
+        self.change["rate"] = rate
+
+    def advance(self, milliseconds: int) -> None:
+        self.change["advance_ms"] = milliseconds
+
+
+class FakeBroker(ControlledBroker):
+    """A broker without processes, whose operations on topics and groups are those of this class."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.worker = ProcessMetrics("worker-0")
+        ledger = QuotaLedger(11, 1000, shared=False)
+        quotas = ClientQuotaManager(ledger)
+        env = SimpleNamespace(
+            name="controller",
+            incarnation=1,
+            processors=1,
+            workers=1,
+            settings=Settings.from_entries([]),
+            clock=self.clock,
+            ledger=ledger,
+            on_note=None,
+            metrics=ProcessMetrics("controller"),
+            conditions=SimpleNamespace(all=tuple),
+            statuses=self._statuses,
+        )
+        scope = SimpleNamespace(quotas=quotas, telemetry=ClientInstances(1000))
+        super().__init__(cast("Any", env), cast("Any", scope), cast("Any", self), lambda *_: None)
+        quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity(client="c"): 1024.0}}, CLIENT))
+        quotas.produced(("ANONYMOUS", "c"), 20480, 5000)
+        self.known: dict[str, TopicView] = {}
+        self.rules = FakeRules()
         self.opened: dict[str, NamespaceView] = {}
         self.taken: dict[str, SnapshotView] = {}
         self.ready = True
-        self.journal = FakeJournal()
-        self.worker = ProcessMetrics("worker-0")
-        self.time = ClockView(now=5.0, wall_ms=1_000, offset_ms=0.0, rate=1.0, frozen=False)
         self.turns: list[ClockChange] = []
         self.gate: trio.Event | None = None
         self.asked = trio.Event()
+        self.recording: JournaledProcess
 
-    async def health(self) -> Health:
-        process = ProcessHealth("worker-0", 17, "running" if self.ready else "restarting", 3)
-        status: Literal["ready", "not_ready"] = "ready" if self.ready else "not_ready"
-        return Health(self.ready, status, (), "0.1", 1500, (process,))
+    @property
+    def operations(self) -> Sequence[ApiOperation]:
+        return [self._with_own_run(operation) for operation in OPERATIONS]
 
-    async def cluster(self) -> Cluster:
+    def _with_own_run(self, operation: ApiOperation) -> ApiOperation:
+        """An operation that calls the method with its name, if there is one."""
+        run: Callable[..., Awaitable[object]] | None = vars(FakeBroker).get(operation.name)
+        if run is None:
+            return operation
+        return operation._replace(run=update_wrapper(run, operation.run))
+
+    @property
+    def faults(self) -> Any:
+        return self.rules
+
+    @cached_property
+    def journal(self) -> JournalCollector:
+        """The journal of a process that records when the test says so."""
+        self.recording = JournaledProcess()
+        return journal_of_one_process(self.recording, lambda *_: None)
+
+    def record_faults(self, count: int) -> None:
+        """Record that a rule fired so often."""
+        assert self.recording.journal is not None
+        for _ in range(count):
+            record = note_record(time.perf_counter_ns(), 0.0, "fault", {"rule": "1"})
+            self.recording.journal.add(record)
+
+    def _statuses(self) -> list[RoleStatus]:
+        state = RoleState.READY if self.ready else RoleState.WAITING
+        return [RoleStatus("worker-0", 17, 1, state, 3, None)]
+
+    async def request_all(self, request: object, names: Sequence[str] = ()) -> dict[str, Any]:
+        """The answers of the one worker."""
+        if isinstance(request, MetricsRequest):
+            return {"worker-0": self.worker.snapshot()}
+        assert isinstance(request, ClockAdvanced)
+        self.turns.append(ClockChange(**self.clock.change))
+        return {}
+
+    async def request_all_within(self, request: object, bound: object) -> tuple[Any, list[str]]:
+        return {}, []
+
+    async def get_cluster(self) -> Cluster:
         self.asked.set()
         if self.gate is not None:
             await self.gate.wait()
         broker = BrokerView(1, None, (Endpoint("PLAINTEXT", "127.0.0.1", 9092),))
         return Cluster("abc", 1, 1, 7, (broker,), len(self.known), 0)
 
-    async def topics(self) -> TopicList:
+    async def list_topics(self) -> TopicList:
         return TopicList(
             tuple(
                 TopicSummary(topic.name, topic.topic_id, topic.internal, len(topic.partitions))
@@ -150,7 +225,7 @@ class FakeBackend:
             )
         )
 
-    async def topic(self, name: str) -> TopicView:
+    async def get_topic(self, name: str) -> TopicView:
         if name not in self.known:
             raise NotFound("UNKNOWN_TOPIC_OR_PARTITION", f"no topic {name!r}", "Create it first.")
         return self.known[name]
@@ -169,14 +244,11 @@ class FakeBackend:
         return topic
 
     async def delete_topic(self, name: str) -> None:
-        await self.topic(name)
+        await self.get_topic(name)
         del self.known[name]
 
-    async def compact_topic(self, name: str) -> None:
-        await self.topic(name)
-
-    async def client_metrics(self) -> ClientMetricsView:
-        return ClientMetricsView(())
+    async def compact_topic(self, name: str) -> TopicView:
+        return await self.get_topic(name)
 
     async def act(self, action: BrokerAction) -> ActionResult:
         check_action(action)
@@ -184,38 +256,10 @@ class FakeBackend:
             raise NotFound("GROUP_ID_NOT_FOUND", f"no group {action.group!r}")
         return ActionResult(2)
 
-    async def faults(self) -> FaultList:
-        return FaultList(tuple(self.rules.values()))
-
-    async def fault(self, fault_id: str) -> FaultView:
-        if fault_id not in self.rules:
-            raise NotFound("NO_SUCH_FAULT", f"no rule {fault_id!r}")
-        return self.rules[fault_id]
-
-    async def add_fault(self, rule: FaultRule) -> FaultView:
-        fault_id = rule.name or str(len(self.rules) + 1)
-        given = {name: value for name, value in rule._asdict().items() if value is not None}
-        self.rules[fault_id] = view = FaultView(fault_id, given, 2, 1, 1, (), 5)
-        return view
-
-    async def remove_fault(self, fault_id: str) -> None:
-        await self.fault(fault_id)
-        del self.rules[fault_id]
-
-    async def remove_faults(self) -> None:
-        self.rules.clear()
-
-    async def release_fault(self, fault_id: str) -> FaultRelease:
-        return FaultRelease((await self.fault(fault_id)).held)
-
-    async def wait_fault(self, fault_id: str, hits: int, timeout_ms: int) -> FaultView:
-        self.waits.append((hits, timeout_ms))
-        return await self.fault(fault_id)
-
-    async def groups(self) -> GroupList:
+    async def list_groups(self) -> GroupList:
         return GroupList((GroupSummary("team/one", "Stable", "consumer", 1),))
 
-    async def group(self, group_id: str) -> GroupView:
+    async def get_group(self, group_id: str) -> GroupView:
         if group_id != "team/one":
             raise NotFound("GROUP_ID_NOT_FOUND", f"no group {group_id!r}")
         member = Member("m-1", None, "c", "/127.0.0.1", (AssignedTopic("t", (0, 1)),))
@@ -227,7 +271,7 @@ class FakeBackend:
             *(group_id, "Stable", "consumer", "range", 4, "m-1", "worker-0"), (member,), offsets
         )
 
-    async def connections(self) -> ConnectionsView:
+    async def list_connections(self) -> ConnectionsView:
         connection = Connection(
             number=3,
             connection_id="127.0.0.1:9092-127.0.0.1:5-3",
@@ -262,8 +306,10 @@ class FakeBackend:
                 AddressView("10.0.0.1", 0, None, None, None),
             ),
             addresses_total=2,
-            refusals=(RejectionView(7, "PLAINTEXT", "127.0.0.1:6", "limit", "No file was left."),),
-            happenings=(
+            rejections=(
+                RejectionView(7, "PLAINTEXT", "127.0.0.1:6", "limit", "No file was left."),
+            ),
+            connection_events=(
                 ConnectionEventView(
                     4, 9, "handed", 3, "PLAINTEXT", "127.0.0.1:5", "processor-0", None
                 ),
@@ -274,38 +320,7 @@ class FakeBackend:
             ),
         )
 
-    async def quotas(self) -> QuotasView:
-        use = QuotaUse("produce", "", "c", 2048.0, 1024.0, 2.0, "/config/clients/c", None, 40, 900)
-        throttle = QuotaThrottle(7, 40, "produce", "", "c", "Produce", 900)
-        return QuotasView(True, "mute", 1000, 11, 0.5, (use,), 1, (throttle,))
-
-    async def explain_quota(self, question: QuotaQuery) -> QuotaExplanation:
-        level = QuotaLevel("/config/clients/c", 1024.0, True, "holds")
-        return QuotaExplanation(
-            type=question.type,
-            user=question.user,
-            client_id=question.client_id,
-            key="producer_byte_rate",
-            sharing="all share",
-            levels=(level,),
-            quota=1024.0,
-            path="/config/clients/c",
-            samples=(QuotaSample(500, 20480.0),),
-            rate=2048.0,
-            window_ms=10_000,
-            throttle_ms=10_000,
-            formula="x",
-            throttle=None,
-        )
-
-    async def clock(self) -> ClockView:
-        return self.time
-
-    async def turn_clock(self, change: ClockChange) -> ClockView:
-        self.turns.append(change)
-        return self.time
-
-    async def namespaces(self) -> NamespaceList:
+    async def list_namespaces(self) -> NamespaceList:
         return NamespaceList(tuple(self.opened.values()))
 
     async def open_namespace(self, new: NamespaceCreation) -> NamespaceView:
@@ -317,10 +332,10 @@ class FakeBackend:
         if self.opened.pop(name, None) is None:
             raise NotFound("NO_SUCH_NAMESPACE", f"no namespace {name!r}")
 
-    async def snapshots(self) -> SnapshotList:
+    async def list_snapshots(self) -> SnapshotList:
         return SnapshotList(tuple(self.taken.values()))
 
-    async def snapshot(self, name: str) -> SnapshotView:
+    async def get_snapshot(self, name: str) -> SnapshotView:
         if name not in self.taken:
             raise NotFound("NO_SUCH_SNAPSHOT", f"no snapshot {name!r}")
         return self.taken[name]
@@ -331,38 +346,35 @@ class FakeBackend:
         return view
 
     async def restore_snapshot(self, name: str) -> SnapshotView:
-        return await self.snapshot(name)
+        return await self.get_snapshot(name)
 
     async def remove_snapshot(self, name: str) -> None:
-        del self.taken[(await self.snapshot(name)).name]
+        del self.taken[(await self.get_snapshot(name)).name]
 
     async def reset(self) -> ResetResult:
         dropped = len(self.known)
         self.known.clear()
         return ResetResult(dropped, 1)
 
-    async def metrics(self) -> Sequence[Snapshot]:
-        return [self.worker.snapshot()]
+
+@pytest.fixture
+def fake_broker() -> FakeBroker:
+    return FakeBroker()
 
 
 @pytest.fixture
-def backend() -> FakeBackend:
-    return FakeBackend()
-
-
-@pytest.fixture
-async def client(backend: FakeBackend) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(make_app(backend), raise_app_exceptions=False)
+async def client(fake_broker: FakeBroker) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(make_app(fake_broker), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 
 
 @pytest.fixture
-def client_of(backend: FakeBackend) -> Callable[..., httpx.AsyncClient]:
+def client_of(fake_broker: FakeBroker) -> Callable[..., httpx.AsyncClient]:
     """A client of an application that knows these host names and has this token."""
 
     def make(*allowed_hosts: str, token: str = "") -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(make_app(backend, allowed_hosts, token))
+        transport = httpx.ASGITransport(make_app(fake_broker, allowed_hosts, token))
         return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     return make

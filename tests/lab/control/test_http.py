@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from minibroker.lab.control.backend import ClockChange
+from minibroker.lab.control.clock import ClockChange
 from minibroker.lab.control.http import BODY_MAX_BYTES
-from minibroker.lab.control.routes import OPERATIONS
+from minibroker.lab.control.operations import OPERATIONS
 
 NEW = {"name": "orders", "partitions": 2, "configs": {"retention.ms": "1000"}}
 
@@ -97,9 +97,11 @@ async def test_group_id_with_slash_is_found(client: httpx.AsyncClient) -> None:
     assert error(await client.get("/v1/groups/none"), 404)["code"] == "GROUP_ID_NOT_FOUND"
 
 
-async def test_health_of_broker_not_ready_is_503(client: httpx.AsyncClient, backend: Any) -> None:
+async def test_health_of_broker_not_ready_is_503(
+    client: httpx.AsyncClient, fake_broker: Any
+) -> None:
     assert (await client.get("/v1/health")).status_code == 200
-    backend.ready = False
+    fake_broker.ready = False
     response = await client.get("/v1/health")
     assert response.status_code == 503
     assert response.json()["processes"] == [
@@ -112,6 +114,13 @@ async def test_client_id_with_invalid_unicode_is_listed(client: httpx.AsyncClien
     assert answer["processors"][0]["connections"][0]["client_id"] == "odd \ud800 id"
 
 
+async def test_rejections_and_events_of_connections_are_listed(client: httpx.AsyncClient) -> None:
+    answer = (await client.get("/v1/connections")).json()
+    assert [each["text"] for each in answer["rejections"]] == ["No file was left."]
+    assert [each["kind"] for each in answer["connection_events"]] == ["handed", "refused"]
+    assert {"refusals", "happenings"}.isdisjoint(answer)
+
+
 @pytest.mark.parametrize(
     ("body", "change"),
     [
@@ -121,11 +130,11 @@ async def test_client_id_with_invalid_unicode_is_listed(client: httpx.AsyncClien
     ],
 )
 async def test_clock_change_is_applied(
-    client: httpx.AsyncClient, backend: Any, body: dict[str, Any], change: ClockChange
+    client: httpx.AsyncClient, fake_broker: Any, body: dict[str, Any], change: ClockChange
 ) -> None:
     response = await client.post("/v1/clock", json=body)
     assert response.json() == (await client.get("/v1/clock")).json()
-    assert backend.turns == [change]
+    assert fake_broker.turns == [change]
 
 
 @pytest.mark.parametrize(
@@ -141,11 +150,11 @@ async def test_clock_change_is_applied(
     ],
 )
 async def test_invalid_clock_change_is_rejected_with_field(
-    client: httpx.AsyncClient, backend: Any, body: dict[str, Any], path: str
+    client: httpx.AsyncClient, fake_broker: Any, body: dict[str, Any], path: str
 ) -> None:
     found = error(await client.post("/v1/clock", json=body), 400)
     assert [fault["path"] for fault in found["fields"]] == [path]
-    assert backend.turns == []
+    assert fake_broker.turns == []
 
 
 async def test_reset_returns_number_of_deleted_topics_and_groups(client: httpx.AsyncClient) -> None:
@@ -154,11 +163,13 @@ async def test_reset_returns_number_of_deleted_topics_and_groups(client: httpx.A
     assert (await client.get("/v1/topics")).json() == {"topics": []}
 
 
-async def test_counters_survive_process_restart(client: httpx.AsyncClient, backend: Any) -> None:
-    backend.worker.produced(100, 4)
+async def test_counters_survive_process_restart(
+    client: httpx.AsyncClient, fake_broker: Any
+) -> None:
+    fake_broker.worker.produced(100, 4)
     assert "minibroker_records_in_total 4.0" in (await client.get("/metrics")).text
-    backend.worker = type(backend.worker)("worker-0")
-    backend.worker.produced(100, 5)
+    fake_broker.worker = type(fake_broker.worker)("worker-0")
+    fake_broker.worker.produced(100, 5)
     response = await client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "minibroker_records_in_total 9.0" in response.text
@@ -229,12 +240,12 @@ async def test_configured_host_name_is_accepted(
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://localhost"])
 async def test_request_with_foreign_origin_is_rejected(
-    client: httpx.AsyncClient, backend: Any, origin: str
+    client: httpx.AsyncClient, fake_broker: Any, origin: str
 ) -> None:
     await client.post("/v1/topics", json=NEW)
     response = await client.post("/v1/reset", headers={"origin": origin})
     assert error(response, 403)["code"] == "FOREIGN_ORIGIN"
-    assert list(backend.known) == ["orders"]
+    assert list(fake_broker.known) == ["orders"]
     assert "access-control-allow-origin" not in response.headers
 
 
@@ -278,7 +289,7 @@ async def test_request_with_own_origin_is_accepted(client: httpx.AsyncClient) ->
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"])
 @pytest.mark.parametrize("path", ["/v1/reset", "/v1/journal/stream", "/v1/topics", "/console"])
 async def test_request_of_a_foreign_page_without_origin_is_rejected(
-    client: httpx.AsyncClient, backend: Any, site: str, method: str, path: str
+    client: httpx.AsyncClient, fake_broker: Any, site: str, method: str, path: str
 ) -> None:
     await client.post("/v1/topics", json=NEW)
     headers = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "content-type": "text/plain"}
@@ -286,7 +297,7 @@ async def test_request_of_a_foreign_page_without_origin_is_rejected(
     assert response.status_code == 403
     if method != "HEAD":
         assert error(response, 403)["code"] == "FOREIGN_ORIGIN"
-    assert list(backend.known) == ["orders"]
+    assert list(fake_broker.known) == ["orders"]
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
@@ -323,11 +334,11 @@ async def test_fault_rule_is_added_listed_released_and_removed(client: httpx.Asy
     assert (await client.get("/v1/faults")).json() == {"faults": []}
 
 
-async def test_hits_of_fault_rule_are_awaited(client: httpx.AsyncClient, backend: Any) -> None:
+async def test_hits_of_fault_rule_are_awaited(client: httpx.AsyncClient, fake_broker: Any) -> None:
     await client.post("/v1/faults", json={"action": "observe"})
     assert (await client.get("/v1/faults/1/wait")).json()["hits"] == 1
     assert (await client.get("/v1/faults/1/wait?hits=3&timeout_ms=50")).status_code == 200
-    assert backend.waits == [(1, 10_000), (3, 50)]
+    assert fake_broker.rules.waits == [(1, 10_000), (3, 50)]
     for query in ("hits=x", "hits=-1", "timeout_ms=600001", "hits=1e3", "timeout=5"):
         found = error(await client.get(f"/v1/faults/1/wait?{query}"), 400)
         assert found["fields"][0]["path"] == query.partition("=")[0]

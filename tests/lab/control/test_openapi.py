@@ -10,7 +10,7 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
 from minibroker.lab.control.openapi import description
-from minibroker.lab.control.routes import OPERATIONS
+from minibroker.lab.control.operations import OPERATIONS
 
 
 def test_openapi_document_is_valid() -> None:
@@ -70,9 +70,9 @@ async def test_responses_match_their_schemas(
 
 
 async def test_health_of_broker_not_ready_matches_its_schema(
-    client: httpx.AsyncClient, backend: Any
+    client: httpx.AsyncClient, fake_broker: Any
 ) -> None:
-    backend.ready = False
+    fake_broker.ready = False
     response = await client.get("/v1/health")
     OAS31Validator(schema_of(response, "GET", "/v1/health")).validate(response.json())
 

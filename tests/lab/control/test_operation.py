@@ -9,12 +9,13 @@ async def delete_topic() -> None:
     """Represents the function of an operation."""
 
 
-ROW = ApiOperation("DELETE", "/v1/topics/{name}", "Delete a topic.", None, delete_topic)
+ROW = ApiOperation("DELETE", "/v1/topics/{name}", None, delete_topic)
 WITHOUT = ROW._replace(path="/v1/topics")
 
 
-def test_operation_is_named_after_its_function() -> None:
+def test_operation_is_named_and_described_after_its_function() -> None:
     assert ROW.name == "delete_topic"
+    assert ROW.summary == "Represents the function of an operation."
 
 
 def test_operation_with_parameter_matches_any_value() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from minibroker.lab.control.operations import OPERATIONS
 from minibroker.lab.control.reference import page
-from minibroker.lab.control.routes import OPERATIONS
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "control-api.md"
 

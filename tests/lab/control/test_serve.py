@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import trio
 
+from minibroker.lab.control.operation import ApiOperation
 from minibroker.lab.control.serve import (
     LOAD_RETRY_S,
     listener_url,
@@ -28,9 +29,13 @@ from minibroker.lab.control.serve import (
         (
             "minibroker.launch",
             {
-                "minibroker.lab.control.backend",
+                "minibroker.lab.control.broker_faults",
                 "minibroker.lab.control.http",
-                "minibroker.broker.controller.backend",
+                "minibroker.lab.control.journal_collector",
+                "minibroker.lab.control.operation",
+                "minibroker.lab.control.operations",
+                "minibroker.lab.control.processes",
+                "minibroker.lab.control.topics",
                 "minibroker.broker.quotas.explain",
                 "minibroker.lab.observers.recorder",
                 "minibroker.broker.security.jwks",
@@ -90,7 +95,7 @@ async def main():
     with open_listener("127.0.0.1", 0) as listener:
         async with trio.open_nursery() as nursery:
             stopping = trio.Event()
-            await nursery.start(serve, Exception, listener, stopping)
+            await nursery.start(serve, None, listener, stopping)
             await trio.testing.wait_all_tasks_blocked()
             print({"starlette", "h11"} & set(sys.modules))
             stopping.set()
@@ -105,10 +110,12 @@ trio.run(main)
 async def test_failed_load_of_control_api_is_retried(error: Exception) -> None:
     tries: list[float] = []
 
-    def make_backend() -> Any:
-        if len(tries) < 2:
-            raise error
-        raise KeyError("it is loaded")
+    class Context:
+        @property
+        def operations(self) -> Sequence[ApiOperation]:
+            if len(tries) < 2:
+                raise error
+            raise KeyError("it is loaded")
 
     async def sleep(seconds: float) -> None:
         tries.append(seconds)
@@ -116,5 +123,5 @@ async def test_failed_load_of_control_api_is_retried(error: Exception) -> None:
     with open_listener("127.0.0.1", 0) as listener:
         async with await trio.open_tcp_stream(*listener.getsockname()[:2]):
             with pytest.raises(KeyError, match="it is loaded"):
-                await serve(make_backend, listener, trio.Event(), sleep=sleep)
+                await serve(Context(), listener, trio.Event(), sleep=sleep)
     assert tries == [LOAD_RETRY_S] * 2

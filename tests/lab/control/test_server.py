@@ -73,20 +73,20 @@ def post(body: bytes, *headers: str, path: str = "/v1/clock") -> bytes:
 
 
 async def start_serving(
-    backend: Any,
+    fake_broker: Any,
     listener: socket.socket,
     stopping: trio.Event,
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    await serve(lambda: backend, listener, stopping, task_status=task_status)
+    await serve(fake_broker, listener, stopping, task_status=task_status)
 
 
 @pytest.fixture
-async def served(backend: Any, nursery: trio.Nursery) -> AsyncIterator[Served]:
+async def served(fake_broker: Any, nursery: trio.Nursery) -> AsyncIterator[Served]:
     with open_listener("127.0.0.1", 0) as listener:
         stopping = trio.Event()
-        await nursery.start(start_serving, backend, listener, stopping)
+        await nursery.start(start_serving, fake_broker, listener, stopping)
         yield Served(listener)
         stopping.set()
 
@@ -115,14 +115,16 @@ async def test_request_sent_byte_by_byte_is_answered(served: Served) -> None:
         assert (await read_answer(stream))[0] == 200
 
 
-async def test_chunked_body_after_100_continue_is_accepted(served: Served, backend: Any) -> None:
+async def test_chunked_body_after_100_continue_is_accepted(
+    served: Served, fake_broker: Any
+) -> None:
     async with await served.connect() as stream:
         head = post(b"", "Transfer-Encoding: chunked", "Expect: 100-continue")
         await stream.send_all(head)
         assert await receive(stream) == b"HTTP/1.1 100 \r\n\r\n"
         await stream.send_all(b'5\r\n{"fre\r\nc\r\neze": false}\r\n0\r\n\r\n')
         assert (await read_answer(stream))[0] == 200
-    assert backend.turns[0].freeze is False
+    assert fake_broker.turns[0].freeze is False
 
 
 async def test_absolute_form_request_target_is_accepted(served: Served) -> None:
@@ -187,17 +189,17 @@ async def test_connection_limit_closes_longest_idle_connection(served: Served) -
 
 
 async def test_connection_limit_never_closes_connection_with_active_request(
-    served: Served, backend: Any
+    served: Served, fake_broker: Any
 ) -> None:
-    backend.gate = trio.Event()
+    fake_broker.gate = trio.Event()
     working = [await served.connect() for _ in range(CONNECTIONS_MAX)]
     for stream in working:
-        backend.asked = trio.Event()
+        fake_broker.asked = trio.Event()
         await stream.send_all(get())
-        await backend.asked.wait()
+        await fake_broker.asked.wait()
     async with await served.connect() as refused:
         assert await read_all(refused) == b""
-    backend.gate.set()
+    fake_broker.gate.set()
     for stream in working:
         assert (await read_answer(stream))[0] == 200
         await stream.aclose()
@@ -205,13 +207,13 @@ async def test_connection_limit_never_closes_connection_with_active_request(
 
 
 async def test_stop_finishes_active_requests_and_closes_idle_connections(
-    backend: Any, nursery: trio.Nursery
+    fake_broker: Any, nursery: trio.Nursery
 ) -> None:
-    backend.gate = trio.Event()
+    fake_broker.gate = trio.Event()
     stopping, ended = trio.Event(), trio.Event()
 
     async def run(task_status: trio.TaskStatus[None]) -> None:
-        await serve(lambda: backend, listener, stopping, task_status=task_status)
+        await serve(fake_broker, listener, stopping, task_status=task_status)
         ended.set()
 
     with open_listener("127.0.0.1", 0) as listener:
@@ -219,11 +221,11 @@ async def test_stop_finishes_active_requests_and_closes_idle_connections(
         served = Served(listener)
         working, idle = await served.connect(), await served.connect()
         await working.send_all(get())
-        await backend.asked.wait()
+        await fake_broker.asked.wait()
         stopping.set()
         assert await read_all(idle) == b""
         assert not ended.is_set()
-        backend.gate.set()
+        fake_broker.gate.set()
         assert (await read_answer(working))[0] == 200
         await ended.wait()
         await working.aclose()
@@ -240,11 +242,11 @@ async def test_jump_of_broker_clock_does_not_time_out_connections(
             mock_clock.jump(10 * 365 * 86_400)
 
 
-async def test_second_server_serves_on_same_socket(backend: Any, nursery: trio.Nursery) -> None:
+async def test_second_server_serves_on_same_socket(fake_broker: Any, nursery: trio.Nursery) -> None:
     with open_listener("127.0.0.1", 0) as listener:
         for _ in range(2):
             stopping = trio.Event()
-            await nursery.start(start_serving, backend, listener, stopping)
+            await nursery.start(start_serving, fake_broker, listener, stopping)
             assert b"HTTP/1.1 200" in await Served(listener).talk(get())
             stopping.set()
 
@@ -274,7 +276,7 @@ def test_listener_url_has_reachable_host(host: str, shown: str) -> None:
 
 
 async def test_server_out_of_descriptors_accepts_again_when_a_connection_is_idle(
-    served: Served, backend: Any, monkeypatch: pytest.MonkeyPatch
+    served: Served, fake_broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await served.talk(get())
     failures = [OSError(errno.EMFILE, "Too many open files")] * 2
@@ -288,14 +290,14 @@ async def test_server_out_of_descriptors_accepts_again_when_a_connection_is_idle
 
     monkeypatch.setattr(trio._socket._SocketType, "accept", fail)
     # This one is taken by the call that was waiting already.
-    backend.gate, backend.asked = trio.Event(), trio.Event()
+    fake_broker.gate, fake_broker.asked = trio.Event(), trio.Event()
     working = await served.connect()
     await working.send_all(get())
-    await backend.asked.wait()
+    await fake_broker.asked.wait()
     waiting = await served.connect()
     await waiting.send_all(get())
     await trio.testing.wait_all_tasks_blocked()
-    backend.gate.set()
+    fake_broker.gate.set()
     assert (await read_answer(working))[0] == 200
     assert (await read_answer(waiting))[0] == 200
     for stream in (working, waiting):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from minibroker.lab.control.fault_shapes import FaultAction, FaultPlace, FaultRule
 from minibroker.lab.faults.actions import ACTIONS, COUNTS, SELECTORS, WHEN_FIELDS
+from minibroker.lab.faults.fault_rule import FaultAction, FaultPlace, FaultRule
 
 
 def test_every_action_has_a_row() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from minibroker.lab.control.fault_shapes import FaultRule
 from minibroker.lab.faults.course import NO_EFFECT, FaultCourse
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.faults.matching import ConnectionAttributes, Matcher
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.faults.rules import ActiveRule

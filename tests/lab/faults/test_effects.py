@@ -11,8 +11,6 @@ from trio.testing import MockClock
 
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.network.request_observer import InterceptorDisconnect
-from minibroker.lab.control.fault_shapes import FaultHold, FaultRule
-from minibroker.lab.control.schema import InvalidJson
 from minibroker.lab.faults.actions import (
     ACTIONS,
     BROKER_ACTIONS,
@@ -20,10 +18,12 @@ from minibroker.lab.faults.actions import (
     STORAGE_ACTIONS,
 )
 from minibroker.lab.faults.execution import FaultExecutor
+from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.register import FaultRegister
 from minibroker.lab.faults.response_fields import copied
 from minibroker.lab.faults.rulebook import Firing
+from minibroker.lab.schema import InvalidJson
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.errors import ErrorCode
@@ -105,7 +105,7 @@ class Conversation:
 
     @property
     def hits(self) -> list[int]:
-        return [each.hits for each in self.register.views().faults]
+        return [each.hits for each in self.register.views()]
 
     async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
         return self.register.decide(candidates)

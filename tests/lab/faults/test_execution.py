@@ -12,8 +12,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.network.request_observer import InterceptorDisconnect
-from minibroker.lab.control.fault_shapes import FaultHold, FaultRule
 from minibroker.lab.faults.execution import FaultExecutor
+from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
 from minibroker.lab.faults.matching import Candidate, ConnectionAttributes
 from minibroker.lab.faults.register import FaultRegister
 from minibroker.lab.faults.rulebook import Firing

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker.log.data_directory import FAULT_COUNTS_FILE
-from minibroker.lab.control.fault_shapes import FaultRule
 from minibroker.lab.faults.fault_counts import FaultCounts
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.faults.rulebook import NO_COUNTS, RuleCounts
 from minibroker.lab.faults.rules import ActiveRule
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.lab.control.fault_shapes import FaultRule
-from minibroker.lab.control.schema import parse
 from minibroker.lab.faults.actions import ENTITY_FIELDS
 from minibroker.lab.faults.effects import effect_fault
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.faults.matching import (
     ConnectionAttributes,
     Matcher,
@@ -21,6 +20,7 @@ from minibroker.lab.faults.matching import (
 )
 from minibroker.lab.faults.rule_index import IndexedRule
 from minibroker.lab.faults.rules import ActiveRule, is_about_requests, selected_api
+from minibroker.lab.schema import parse
 from minibroker_protocol.entities import entities
 from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.meanings import Meaning

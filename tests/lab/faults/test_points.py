@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import get_args
 
 from minibroker.broker.groups import hooks
-from minibroker.lab.control.fault_shapes import FaultHold, FaultPoint, FaultRule
 from minibroker.lab.faults.actions import ENTITY_FIELDS, SELECTORS
+from minibroker.lab.faults.fault_rule import FaultHold, FaultPoint, FaultRule
 from minibroker.lab.faults.points import APPLIED, POINTS, is_inside, selectors_of
 from minibroker_protocol import registry
 from minibroker_protocol.entities import selectable

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.lab.control.fault_shapes import FaultRule
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.faults.rule_index import CLIENT_ID, CONNECTION, IndexedRule, RuleIndex
 from minibroker.lab.faults.rules import ActiveRule
 from minibroker_protocol.entities import MessageEntity

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.lab.control.fault_shapes import RULES_MAX, FaultRule
-from minibroker.lab.control.schema import InvalidJson, parse
+from minibroker.lab.faults.fault_rule import RULES_MAX, FaultRule
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rulebook import (
     DuplicateRule,
@@ -17,6 +16,7 @@ from minibroker.lab.faults.rulebook import (
     TooManyRules,
     fires_at,
 )
+from minibroker.lab.schema import InvalidJson, parse
 from tests.lab.faults.messages import SERVED
 from tests.lab.faults.strategies import rules
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from minibroker.lab.control.fault_shapes import FaultRule
-from minibroker.lab.control.schema import InvalidJson, parse
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.faults.rules import (
     ActiveRule,
     api_of,
@@ -20,6 +19,7 @@ from minibroker.lab.faults.rules import (
     selected_api,
     selected_keys,
 )
+from minibroker.lab.schema import InvalidJson, parse
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.registry import ApiKey

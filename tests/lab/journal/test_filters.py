@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.lab.control.fault_shapes import FaultRule
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.faults.matching import ConnectionAttributes, Matcher
 from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.journal.entries import EntryKind, JournalEntry

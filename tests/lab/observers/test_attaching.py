@@ -16,7 +16,7 @@ from minibroker.broker.process.environment import ACCEPTOR, PROCESSOR, WORKER
 from minibroker.broker.process.metadata_client import MetadataClient
 from minibroker.broker.process.storage_watch import StorageWatch
 from minibroker.broker.settings import Settings
-from minibroker.lab.control.fault_shapes import FaultRule
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.observers.attaching import FollowedRules, ObservedWorker, WorkerRules
 from minibroker.lab.observers.hold_points import ProcessHoldPoints

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.lab.control.fault_shapes import FaultHold
+from minibroker.lab.faults.fault_rule import FaultHold
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.observers.fault_requests import decide, hold

@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.groups.hooks import PREPARED, REBALANCE
-from minibroker.lab.control.fault_shapes import FaultHold, FaultRule
+from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.observers.hold_points import ProcessHoldPoints

@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.process.messages import RoleRegistered
-from minibroker.lab.control.fault_shapes import FaultHold, FaultRule
+from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.observers import messages

@@ -13,14 +13,16 @@ from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.process.environment import WORKER
-from minibroker.lab.control.fault_shapes import FaultRule
 from minibroker.lab.faults.fault_counts import FaultCounts
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.observers.messages import FaultRules
 from minibroker.lab.observers.storage_faults import StorageFaults
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import Record, build_batch
-from tests.broker.process.conftest import MakeEnvironment
+from tests.broker.process.conftest import MakeEnvironment, make_env
+
+__all__ = ["make_env"]
 
 
 class At:

@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.settings.types import HostPort
-from minibroker.lab.control.fault_shapes import FaultRule
+from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.proxy.addresses import ListenFailed
 from minibroker.lab.proxy.connection import ProxiedConnection, UpstreamLost
 from minibroker.lab.proxy.faults import ProxyFaults
@@ -89,7 +89,7 @@ class Conversation:
 
     async def add(self, action: Any, **fields: Any) -> str:
         """Add a rule and return its id."""
-        return (await self.faults.add_fault(FaultRule(action, **fields))).id
+        return (await self.faults.add(FaultRule(action, **fields))).id
 
     # What the client does -------------------------------------------------------------------
 

@@ -227,12 +227,12 @@ async def test_matched_request_waits_for_those_before_it_and_later_ones_for_it()
             await at.send(BEAT, 4, number)
         assert (await at.taken())[0].correlation_id == 1
         await wait_all_tasks_blocked()
-        assert (await at.faults.fault(rule)).matches == 0
+        assert at.faults.register.view(rule).matches == 0
         await at.answer(HeartbeatResponse(error_code=1), 4, 1)
         assert (await at.receive(BEAT, 4)).error_code == 1
         await wait_all_tasks_blocked()
-        assert ((await at.faults.fault(rule)).held, at.broker.unread()) == (1, 0)
-        assert (await at.faults.release_fault(rule)).released == 1
+        assert (at.faults.register.view(rule).held, at.broker.unread()) == (1, 0)
+        assert at.faults.register.release(rule) == 1
         for number in (2, 3):
             assert (await at.taken())[0].correlation_id == number
             await at.answer(HeartbeatResponse(error_code=number), 4, number)
@@ -284,7 +284,7 @@ async def test_request_without_a_response_is_passed_on_by_a_rule() -> None:
         await at.send(BEAT, 4, 2)
         assert (await at.taken())[0].correlation_id == 1
         assert (await at.taken())[0].correlation_id == 2
-        assert (await at.faults.fault(rule)).hits == 1
+        assert at.faults.register.view(rule).hits == 1
 
 
 async def test_error_for_a_request_without_a_response_disconnects() -> None:

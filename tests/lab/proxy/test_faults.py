@@ -5,56 +5,56 @@ from typing import Any, get_args
 import pytest
 from trio.testing import MockClock
 
-from minibroker.lab.control.backend import NotFound
-from minibroker.lab.control.fault_shapes import FaultHold, FaultPoint, FaultRule
-from minibroker.lab.control.schema import InvalidJson
+from minibroker.lab.errors import NotFound
 from minibroker.lab.faults.actions import BROKER_ACTIONS, STORAGE_ACTIONS
+from minibroker.lab.faults.fault_rule import FaultHold, FaultPoint, FaultRule
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.proxy.faults import ProxyFaults
+from minibroker.lab.schema import InvalidJson
 from tests.lab.faults.test_execution import Client
 
 
 @pytest.mark.parametrize("action", sorted(BROKER_ACTIONS | STORAGE_ACTIONS))
 async def test_broker_s_actions_are_rejected_with_advice(action: Any) -> None:
     with pytest.raises(InvalidJson, match=r"action: \w+ acts on a broker .*`minibroker start`"):
-        await ProxyFaults(list).add_fault(FaultRule(action))
+        await ProxyFaults(list).add(FaultRule(action))
 
 
 async def test_only_the_hold_point_of_an_answered_request_is_accepted() -> None:
     for point in get_args(FaultPoint):
         rule = FaultRule("hold", point=point)
         if point == "produce.appended":
-            assert (await ProxyFaults(list).add_fault(rule)).rule == {
+            assert (await ProxyFaults(list).add(rule)).rule == {
                 "action": "hold",
                 "point": point,
             }
         else:
             with pytest.raises(InvalidJson, match=f"point: {point} is inside of a broker"):
-                await ProxyFaults(list).add_fault(rule)
+                await ProxyFaults(list).add(rule)
 
 
 async def test_principal_is_rejected_with_advice() -> None:
     with pytest.raises(InvalidJson, match="principal: is not known to a proxy"):
-        await ProxyFaults(list).add_fault(FaultRule("observe", principal="User:a"))
+        await ProxyFaults(list).add(FaultRule("observe", principal="User:a"))
 
 
 async def test_rules_apply_when_the_call_returns(autojump_clock: MockClock) -> None:
     client = Client()
     faults = ProxyFaults(lambda: [client])
-    view = await faults.add_fault(FaultRule("hold", name="h", api="Fetch"))
+    view = await faults.add(FaultRule("hold", name="h", api="Fetch"))
     assert faults.executor.concerns(b"\0\1")
-    assert (await faults.faults()).faults == (view,)
-    assert (await faults.fault("h")).rule["api"] == "Fetch"
+    assert faults.register.views() == (view,)
+    assert faults.register.view("h").rule["api"] == "Fetch"
     (fired,) = await faults.decide([Candidate("h", None)])
-    assert (await faults.release_fault("h")).released == 0
+    assert faults.register.release("h") == 0
     await faults.hold("h", fired.releases, FaultHold("", "FETCH"))
-    assert (await faults.wait_fault("h", 1, 10)).hits == 1
+    assert (await faults.register.wait("h", 1, 10)).hits == 1
     await faults.act("h")
-    await faults.remove_fault("h")
+    await faults.remove("h")
     assert not faults.executor.concerns(b"\0\1")
     with pytest.raises(NotFound):
-        await faults.fault("h")
-    await faults.add_fault(FaultRule("close"))
+        faults.register.view("h")
+    await faults.add(FaultRule("close"))
     assert client.done == ["closed by 2"]
-    await faults.remove_faults()
+    await faults.remove_all()
     assert faults.executor.is_empty

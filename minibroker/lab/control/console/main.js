@@ -5,7 +5,7 @@
 import { element, Meter, write } from "./dom.js";
 import { Faults } from "./faults.js";
 import { advance, conditionsOf, ipOf, NOTHING } from "./model.js";
-import { Addresses, Chosen, ofAddress, Refusals, Warnings } from "./panels.js";
+import { Addresses, Chosen, ofAddress, Rejections, Warnings } from "./panels.js";
 import { ask, poll } from "./polling.js";
 import { Explained, Throttles, Uses } from "./quotas.js";
 import { Requests } from "./requests.js";
@@ -39,7 +39,7 @@ place("totals").append(mode);
 
 const stage = new Stage({ choose: chooseMark, point: showTip });
 const addresses = new Addresses(place("addresses"), { choose: chooseAddress, point: pointAddress });
-const refusals = new Refusals(place("refusals"));
+const rejections = new Rejections(place("rejections"));
 const warnings = new Warnings(place("warnings"));
 const conditions = new Warnings(place("conditions"));
 const details = new Chosen(place("chosen"), { choose: chooseConnection });
@@ -66,7 +66,7 @@ function draw() {
   if (views.shows("connections")) {
     stage.draw(scene, isShown);
     addresses.show(scene, chosen.ip);
-    refusals.show(scene);
+    rejections.show(scene);
     warnings.show(scene.warnings);
     place("warnings-panel").hidden = scene.warnings.length === 0;
     showChosen();

@@ -43,7 +43,7 @@ export function advance(before, answer) {
     unlisted: processors.some((each) => each.count > each.named),
     addresses: answer.addresses,
     addressesTotal: answer.addresses_total,
-    refusals: gather(answer.refusals),
+    rejections: gather(answer.rejections),
     warnings: answer.unserved.map(warningOf),
     connections: known,
     flights: flights(before, answer, homes),
@@ -129,7 +129,7 @@ function flights(before, answer, homes) {
   if (before.seq === null) return [];
   // A restarted broker counts from the beginning.
   const since = newestOf(answer) < before.seq ? -1 : before.seq;
-  const recent = answer.happenings.filter(({ seq, ago_ms: ago }) => seq > since && ago <= RECENT_MS);
+  const recent = answer.connection_events.filter(({ seq, ago_ms: ago }) => seq > since && ago <= RECENT_MS);
   const found = recent.map((each) => flightOf(each, before.homes, homes)).filter(Boolean);
   const seen = new Set(found.map((flight) => flight.key));
   for (const { processor, connections, connections_total: total } of answer.processors) {
@@ -144,8 +144,8 @@ function flights(before, answer, homes) {
   return sample(found, FLIGHTS_MAX);
 }
 
-function newestOf({ happenings }) {
-  return happenings.at(-1)?.seq ?? -1;
+function newestOf({ connection_events: events }) {
+  return events.at(-1)?.seq ?? -1;
 }
 
 /** The key that identifies a connection in events and in lists. */
@@ -164,11 +164,11 @@ function homesOf({ processors }) {
   return homes;
 }
 
-function flightOf(happening, homesBefore, homes) {
-  const { kind, listener, processor, ago_ms: ago } = happening;
+function flightOf(event, homesBefore, homes) {
+  const { kind, listener, processor, ago_ms: ago } = event;
   const delay = Math.max(0, SPREAD_MS - ago);
-  if (kind === "refused") return { kind: "refusal", key: null, listener, processor, delay };
-  const name = nameOf(happening);
+  if (kind === "refused") return { kind: "rejection", key: null, listener, processor, delay };
+  const name = nameOf(event);
   // Its event may be reported after it was listed.
   if (kind !== "handed" || homesBefore.has(name)) return null;
   const home = homes.get(name);
@@ -183,17 +183,17 @@ export function sample(items, most) {
   return Array.from({ length: most }, (_, index) => items[Math.floor((index * items.length) / most)]);
 }
 
-// Refusals ---------------------------------------------------------------------------------------
+// Rejections -------------------------------------------------------------------------------------
 
 /** Groups rejections by address, listener and reason, newest first. */
-export function gather(refusals) {
+export function gather(rejections) {
   const found = new Map();
-  for (const refusal of refusals) {
-    const ip = ipOf(refusal.client_address);
-    const key = `${refusal.reason} ${refusal.listener} ${ip}`;
+  for (const rejection of rejections) {
+    const ip = ipOf(rejection.client_address);
+    const key = `${rejection.reason} ${rejection.listener} ${ip}`;
     const same = found.get(key);
     if (same) same.times += 1;
-    else found.set(key, { key, ip, times: 1, ...refusal });
+    else found.set(key, { key, ip, times: 1, ...rejection });
   }
   return [...found.values()];
 }

@@ -72,15 +72,15 @@ export class Addresses {
   }
 }
 
-export class Refusals {
+export class Rejections {
   constructor(root) {
     this.parts = new WeakMap();
-    const list = element("ol", "refusals");
+    const list = element("ol", "rejections");
     this.empty = element("p", "empty", "No connection was rejected recently.");
     root.append(list, this.empty);
     this.items = new Keyed(list, {
-      make: (refusal) => this.make(refusal),
-      show: (item, refusal) => this.fill(item, refusal),
+      make: (rejection) => this.make(rejection),
+      show: (item, rejection) => this.fill(item, rejection),
     });
   }
 
@@ -90,7 +90,7 @@ export class Refusals {
       ago: element("span", "ago"),
       text: element("p"),
     };
-    const head = element("div", "refusal-head", element("strong", "", ip), parts.times);
+    const head = element("div", "rejection-head", element("strong", "", ip), parts.times);
     head.append(element("span", "at", listener), parts.ago);
     const item = element("li", "", head, parts.text);
     item.dataset.reason = reason;
@@ -105,9 +105,9 @@ export class Refusals {
     write(parts.text, text);
   }
 
-  show({ refusals }) {
-    this.items.update(refusals, (refusal) => refusal.key);
-    this.empty.hidden = refusals.length > 0;
+  show({ rejections }) {
+    this.items.update(rejections, (rejection) => rejection.key);
+    this.empty.hidden = rejections.length > 0;
   }
 }
 
@@ -115,7 +115,7 @@ export class Refusals {
 export class Warnings {
   constructor(root) {
     this.parts = new WeakMap();
-    const list = element("ol", "refusals");
+    const list = element("ol", "rejections");
     root.append(list);
     this.items = new Keyed(list, {
       make: (warning) => this.make(warning),
@@ -127,7 +127,7 @@ export class Warnings {
     const parts = {
       who: element("strong"), times: element("span", "times"), ago: element("span", "ago"), text: element("p"),
     };
-    const head = element("div", "refusal-head", parts.who, parts.times, element("span", "at", about), parts.ago);
+    const head = element("div", "rejection-head", parts.who, parts.times, element("span", "at", about), parts.ago);
     const item = element("li", "", head, parts.text);
     this.parts.set(item, parts);
     return item;

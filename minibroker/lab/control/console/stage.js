@@ -137,7 +137,7 @@ export class Stage {
   launch({ kind, key, listener, processor, delay }) {
     if (!this.cards.has(listener)) return;
     const room = this.rooms.get(processor);
-    if (kind === "refusal") {
+    if (kind === "rejection") {
       const [first] = this.wayTo(listener, room ?? this.rooms.values().next().value);
       this.flights.launch(bent(first, this.isNarrow), delay, "fall");
       return;

@@ -1,0 +1,376 @@
+"""Parse, write and describe records as JSON, from one declaration.
+
+Owns the mapping between records, JSON values and JSON Schema. A record is an annotated
+``NamedTuple``, because a frozen dataclass class takes four times as long to create and a broker
+creates dozens at startup. Must never know the meaning of a record, nor HTTP. The invariant: what
+``parse`` accepts and what ``to_json`` writes are valid against ``json_schema`` of the same type.
+Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from minibroker.broker.settings.names import similar_names
+
+Json: TypeAlias = Any
+"""A value that the ``json`` module reads and writes."""
+
+_T = TypeVar("_T")
+
+SIMILARITY_MIN: Final = 0.5
+"""Least similarity of a field that is suggested."""
+
+SHOWN_MAX: Final = 60
+"""Maximum number of characters of the input that an error repeats."""
+
+FAULTS_MAX: Final = 20
+"""Maximum number of faults in one response before unknown fields are skipped."""
+
+
+class Doc(NamedTuple):
+    """Description of a field."""
+
+    text: str
+
+
+class Range(NamedTuple):
+    """Minimum and maximum value of a number."""
+
+    least: float
+    greatest: float
+
+
+class Length(NamedTuple):
+    """Minimum and maximum length of a text, or number of entries of a mapping."""
+
+    least: int
+    greatest: int
+
+
+class Fault(NamedTuple):
+    """An error in a JSON value: its path (``configs.retention.ms``) and a message."""
+
+    path: str
+    message: str
+
+
+class InvalidJson(ValueError):
+    """A JSON value does not match its type; ``faults`` lists all errors."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(f"{fault.path}: {fault.message}" for fault in self.faults))
+
+
+# Writing ------------------------------------------------------------------------------------
+
+
+def to_json(value: object) -> Json:
+    """Convert a record, or any nesting of supported types, to a JSON value."""
+    if isinstance(value, tuple) and _is_record(type(value)):
+        names = cast("_Record", value)._fields
+        return {name: to_json(item) for name, item in zip(names, value, strict=True)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    return value
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
+
+
+# Describing ---------------------------------------------------------------------------------
+
+
+def json_schema(hint: Any) -> dict[str, Json]:
+    """Return the JSON Schema (draft 2020-12) of a type; records become references to components."""
+    base, notes = _unwrap(hint)
+    schema = _bare_schema(base)
+    for note in notes:
+        match note:
+            case Doc(text):
+                schema["description"] = text
+            case Range(least, greatest):
+                _not_null(schema).update(minimum=least, maximum=greatest)
+            case Length(least, greatest) if _is_mapping(_without_none(base)):
+                _not_null(schema).update(minProperties=least, maxProperties=greatest)
+            case Length(least, greatest) if _is_list(_without_none(base)):
+                _not_null(schema).update(minItems=least, maxItems=greatest)
+            case Length(least, greatest):
+                _not_null(schema).update(minLength=least, maxLength=greatest)
+    return schema
+
+
+def component(record: type) -> dict[str, Json]:
+    """Return the JSON Schema of a record, for the components of the OpenAPI description."""
+    hints, defaults = _hints(record), _defaults(record)
+    return {
+        "type": "object",
+        "description": " ".join((record.__doc__ or "").split()),
+        "properties": {name: json_schema(hint) for name, hint in hints.items()},
+        "required": [name for name in hints if name not in defaults],
+        "additionalProperties": False,
+    }
+
+
+def components_of(hint: Any) -> Iterator[type]:
+    """Yield all records in a type, including itself, outermost first."""
+    base, _ = _unwrap(hint)
+    if _is_record(base):
+        yield base
+        for inner in _hints(base).values():
+            yield from components_of(inner)
+    else:
+        for inner in get_args(base):
+            if get_origin(base) is not Literal and inner is not Ellipsis:
+                yield from components_of(inner)
+
+
+def _bare_schema(base: Any) -> dict[str, Json]:
+    if _is_record(base):
+        return {"$ref": f"#/components/schemas/{base.__name__}"}
+    if base in _SIMPLE:
+        return {"type": _SIMPLE[base]}
+    if base is object:
+        return {}
+    origin, arguments = get_origin(base), get_args(base)
+    if origin is Literal:
+        return {"type": "string", "enum": list(arguments)}
+    if _is_mapping(base):
+        return {"type": "object", "additionalProperties": json_schema(arguments[1])}
+    if origin is tuple:
+        return {"type": "array", "items": json_schema(arguments[0])}
+    if origin in {Union, types.UnionType}:
+        return {"anyOf": [json_schema(argument) for argument in arguments]}
+    raise TypeError(f"{base!r} has no JSON Schema here; see minibroker.lab.schema")
+
+
+_SIMPLE: dict[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    types.NoneType: "null",
+}
+
+
+def _not_null(schema: dict[str, Json]) -> dict[str, Json]:
+    return cast("dict[str, Json]", schema["anyOf"][0]) if "anyOf" in schema else schema
+
+
+def _unwrap(hint: Any) -> tuple[Any, tuple[object, ...]]:
+    if get_origin(hint) is Annotated:
+        base, *notes = get_args(hint)
+        return base, tuple(notes)
+    return hint, ()
+
+
+def _without_none(base: Any) -> Any:
+    if get_origin(base) in {Union, types.UnionType}:
+        return next(inner for inner in get_args(base) if inner is not types.NoneType)
+    return base
+
+
+def _is_list(base: Any) -> bool:
+    return get_origin(base) is tuple
+
+
+def _is_mapping(base: Any) -> bool:
+    return get_origin(base) is Mapping
+
+
+class _Record(Protocol):
+    """Attributes of every ``NamedTuple`` class."""
+
+    _fields: ClassVar[tuple[str, ...]]
+    _field_defaults: ClassVar[dict[str, Any]]
+
+
+def _is_record(base: Any) -> bool:
+    return isinstance(base, type) and issubclass(base, tuple) and hasattr(base, "_field_defaults")
+
+
+def _defaults(record: type) -> dict[str, Any]:
+    return cast("type[_Record]", record)._field_defaults
+
+
+# Checking -----------------------------------------------------------------------------------
+
+
+def parse(record: type[_T], value: Json) -> _T:
+    """Parse a JSON value into a record.
+
+    Raises ``InvalidJson`` with all errors, each with the path of its field.
+    """
+    faults: list[Fault] = []
+    result = _parse(record, value, "", faults)
+    if faults:
+        raise InvalidJson(faults)
+    return cast("_T", result)
+
+
+def _parse(hint: Any, value: Json, path: str, faults: list[Fault]) -> Any:
+    base, notes = _unwrap(hint)
+    if get_origin(base) in {Union, types.UnionType}:
+        if value is None:
+            return None
+        base = _without_none(base)
+    if _is_record(base):
+        return _parse_object(base, value, path, faults)
+    before = len(faults)
+    if base in _READERS:
+        value = _READERS[base](value, path, faults)
+    elif _is_mapping(base):
+        value = _parse_mapping(base, value, path, faults)
+    elif get_origin(base) is tuple:
+        value = _parse_list(base, value, path, faults)
+    elif get_origin(base) is Literal:
+        value = _read_literal(get_args(base), value, path, faults)
+    elif base is not object:  # An object is any JSON value.
+        raise TypeError(f"{base!r} can't be read from JSON here; see minibroker.lab.schema")
+    if len(faults) == before:
+        for note in notes:
+            _check(note, value, path, faults)
+    return value
+
+
+def _parse_object(record: type, value: Json, path: str, faults: list[Fault]) -> Any:
+    if not isinstance(value, dict):
+        faults.append(Fault(path or "(body)", f"must be an object, not {_kind(value)}"))
+        return None
+    hints, defaults = _hints(record), _defaults(record)
+    for name in value:
+        if name not in hints and len(faults) < FAULTS_MAX:
+            suggestions = similar_names(name, hints, count_max=1, similarity_min=SIMILARITY_MIN)
+            advice = (
+                f"did you mean {suggestions[0]!r}?"
+                if suggestions
+                else f"known are {', '.join(hints)}"
+            )
+            faults.append(Fault(_below(path, name), f"unknown field; {advice}"))
+    given: dict[str, Any] = {}
+    for name, hint in hints.items():
+        if name in value:
+            given[name] = _parse(hint, value[name], _below(path, name), faults)
+        elif name not in defaults:
+            faults.append(Fault(_below(path, name), "is missing"))
+    return None if faults else record(**given)
+
+
+def _parse_mapping(base: Any, value: Json, path: str, faults: list[Fault]) -> Any:
+    if not isinstance(value, dict):
+        faults.append(Fault(path, f"must be an object, not {_kind(value)}"))
+        return None
+    inner = get_args(base)[1]
+    return {key: _parse(inner, item, _below(path, key), faults) for key, item in value.items()}
+
+
+def _parse_list(base: Any, value: Json, path: str, faults: list[Fault]) -> Any:
+    if not isinstance(value, list):
+        faults.append(Fault(path, f"must be a list, not {_kind(value)}"))
+        return ()
+    inner = get_args(base)[0]
+    return tuple(
+        _parse(inner, item, _below(path, str(index)), faults)
+        for index, item in enumerate(value)
+        if len(faults) < FAULTS_MAX
+    )
+
+
+def _read_literal(values: tuple[str, ...], value: Json, path: str, faults: list[Fault]) -> Json:
+    if value not in values:
+        known = ", ".join(values)
+        if not isinstance(value, str):
+            faults.append(Fault(path, f"must be one of {known}, not {_kind(value)}"))
+            return None
+        suggestions = similar_names(value, values, count_max=1, similarity_min=SIMILARITY_MIN)
+        advice = f"; did you mean {suggestions[0]!r}?" if suggestions else ""
+        faults.append(Fault(path, f"must be one of {known}, not {_shown(value)!r}{advice}"))
+    return value
+
+
+def _read_str(value: Json, path: str, faults: list[Fault]) -> Json:
+    if not isinstance(value, str):
+        faults.append(Fault(path, f"must be a text, not {_kind(value)}"))
+    return value
+
+
+def _read_bool(value: Json, path: str, faults: list[Fault]) -> Json:
+    if not isinstance(value, bool):
+        faults.append(Fault(path, f"must be true or false, not {_kind(value)}"))
+    return value
+
+
+def _read_int(value: Json, path: str, faults: list[Fault]) -> Json:
+    # JSON has only one type of number: 1e3 is as valid as 1000.
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        faults.append(Fault(path, f"must be a whole number, not {_kind(value)}"))
+    return value
+
+
+def _read_float(value: Json, path: str, faults: list[Fault]) -> Json:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        faults.append(Fault(path, f"must be a number, not {_kind(value)}"))
+    return value
+
+
+_READERS = {str: _read_str, bool: _read_bool, int: _read_int, float: _read_float}
+
+
+def _check(note: object, value: Json, path: str, faults: list[Fault]) -> None:
+    match note:
+        case Range(least, greatest) if not least <= value <= greatest:
+            faults.append(
+                Fault(path, f"must be from {least:,} to {greatest:,}, not {_shown(f'{value:,}')}")
+            )
+        case Length(least, greatest) if not least <= len(value) <= greatest:
+            unit = "characters" if isinstance(value, str) else "entries"
+            faults.append(Fault(path, f"must have {least} to {greatest} {unit}, not {len(value)}"))
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{_shown(name)}" if path else _shown(name)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def _kind(value: Json) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return "a text"
+        case int() | float():
+            return f"the number {_shown(f'{value:,}')}"
+        case list():
+            return "a list"
+        case _:
+            return "an object"

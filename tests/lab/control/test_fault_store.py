@@ -1,0 +1,124 @@
+"""Fault rules and their counts are read back by the next controller of the same start."""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minibroker.broker.log.data_directory import FAULT_COUNTS_FILE, FAULT_RULES_FILE
+from minibroker.lab.control.broker_faults import SURPLUS_LINES_MAX, FaultStore, SavedRules
+from minibroker.lab.faults.actions import STORAGE_ACTIONS
+from minibroker.lab.faults.fault_counts import FaultCounts
+from minibroker.lab.faults.fault_rule import FaultRule
+from minibroker.lab.faults.matching import Candidate
+from minibroker.lab.faults.rulebook import Rulebook, RuleState
+from minibroker.lab.schema import parse
+from tests.lab.faults.messages import SERVED
+from tests.lab.faults.strategies import rules
+
+RUN = 7
+
+
+def added(store: FaultStore, book: Rulebook, rule: FaultRule, now: float = 0.0) -> RuleState:
+    """Add a rule to both."""
+    state = book.add(rule, now)
+    store.add(state, book.last_number)
+    return state
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.lists(st.tuples(rules(), st.integers(0, 3)), max_size=4), st.data())
+def test_any_rules_are_read_back_with_their_counts(
+    tmp_path: Path, drawn: list[tuple[dict[str, Any], int]], data: st.DataObject
+) -> None:
+    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
+    for rule, matches in drawn:
+        state = added(store, book, parse(FaultRule, rule), 5.5)
+        is_shared = state.active.rule.action in STORAGE_ACTIONS
+        for _ in range(0 if is_shared else matches):
+            book.decide([Candidate(state.active.id, None)], 5.5)
+            store.count(state)
+        if data.draw(st.booleans()):
+            rule_id = data.draw(st.sampled_from([each.id for each in book.active()]))
+            book.remove(rule_id)
+            store.remove(rule_id)
+    saved = FaultStore(tmp_path, RUN).load()
+    restored = Rulebook(SERVED)
+    restored.restore(*saved)
+    assert [(each.active, each.added, each.counts) for each in restored.states()] == [
+        (each.active, each.added, each.counts) for each in book.states()
+    ]
+    if saved.rules:
+        assert restored.last_number == book.last_number
+    assert FaultStore(tmp_path, RUN + 1).load() == SavedRules()
+
+
+def test_counts_of_workers_are_read_and_not_overwritten(tmp_path: Path) -> None:
+    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
+    assert store.slot("1") == -1
+    state = added(store, book, FaultRule("fail_append", first=1))
+    shared = state.active._replace(slot=store.slot(state.active.id))
+    counts = FaultCounts(tmp_path)
+    assert [counts.decide(shared, 0.0) for _ in range(3)] == [True, False, False]
+    store.count(state)
+    store.refresh(state)
+    assert (state.matches, state.hits) == (3, 1)
+
+
+def test_files_are_removed_with_the_last_rule(tmp_path: Path) -> None:
+    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
+    for remove in (store.clear, partial(store.remove, "2")):
+        added(store, book, FaultRule("observe"))
+        assert {path.name for path in tmp_path.iterdir()} == {FAULT_RULES_FILE, FAULT_COUNTS_FILE}
+        remove()
+        store.remove("none")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_file_is_written_anew_when_most_of_its_lines_are_about_removed_rules(
+    tmp_path: Path,
+) -> None:
+    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
+    added(store, book, FaultRule("observe", name="stays"))
+    for _ in range(SURPLUS_LINES_MAX):
+        state = added(store, book, FaultRule("observe"))
+        book.remove(state.active.id)
+        store.remove(state.active.id)
+        lines = (tmp_path / FAULT_RULES_FILE).read_text().splitlines()
+        assert len(lines) <= SURPLUS_LINES_MAX + 5
+    next_store = FaultStore(tmp_path, RUN)
+    saved = next_store.load()
+    assert ([each.id for each in saved.rules], saved.last_number) == (["stays"], 101)
+    book.restore(*saved)
+    added(next_store, book, FaultRule("observe"))
+    assert [each.id for each in FaultStore(tmp_path, RUN).load().rules] == ["stays", "102"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"run": 7}\n{"id": 1}'])
+def test_damaged_file_is_reported_and_ignored(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FAULT_RULES_FILE).write_text(content)
+    assert FaultStore(tmp_path, RUN).load() == SavedRules()
+    assert "the fault rules of the killed controller are lost" in caplog.text
+
+
+def test_rule_that_cannot_be_written_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
+    state = added(store, book, FaultRule("observe"))
+    store.count(state)
+    store.remove(state.active.id)
+    assert "fault rules will not survive the controller" in caplog.text

@@ -1,0 +1,108 @@
+"""Groups are listed, and shown with readable assignments and their lag."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.broker.groups.description import (
+    GroupDescription,
+    GroupOverview,
+    MemberDescription,
+    OffsetDescription,
+)
+from minibroker.broker.process.messages import (
+    GroupsRequest,
+    LogsRequest,
+    LogView,
+)
+from minibroker.lab.control.cluster import reset
+from minibroker.lab.control.groups import AssignedTopic, GroupView, get_group, list_groups
+from minibroker.lab.control.topics import TopicCreation, create_topic
+from minibroker.lab.errors import NotFound, Unavailable
+from minibroker_protocol.compiler import encode
+from minibroker_protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    TopicPartition,
+)
+from tests.lab.control.running_broker import At
+
+
+def group(group_id: str = "g", **changes: Any) -> GroupDescription:
+    base = GroupDescription(group_id, "Stable", 0, "consumer", "range", 4, "m", (), ())
+    return base._replace(**changes)
+
+
+def member(assignment: bytes) -> MemberDescription:
+    return MemberDescription("m", None, "c", "/h", 1, 2, b"", assignment, ())
+
+
+def assignment(version: int) -> bytes:
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=[TopicPartition(topic="t", partitions=[0, 2])]
+    )
+    return version.to_bytes(2, "big") + encode(message, min(version, 3))
+
+
+async def ask_for_group(at: At, described: GroupDescription | None) -> GroupView:
+    for worker in ("worker-0", "worker-1"):
+        at.roles.answers[worker, GroupsRequest] = described
+    return await get_group(at.broker, "g")
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "data", "expected"),
+    [
+        ("consumer", assignment(1), (AssignedTopic("t", (0, 2)),)),
+        ("consumer", assignment(9), (AssignedTopic("t", (0, 2)),)),
+        ("consumer", b"", ()),
+        ("consumer", b"\0\1\xff\xff", ()),
+        ("connect", assignment(1), ()),
+    ],
+)
+async def test_member_assignment_is_shown_only_if_readable(
+    at: At, protocol_type: str, data: bytes, expected: tuple[AssignedTopic, ...]
+) -> None:
+    described = group(protocol_type=protocol_type, members=(member(data),))
+    found = await ask_for_group(at, described)
+    assert (found.state, found.generation, found.leader) == ("Stable", 4, "m")
+    assert found.members[0].assignment == expected
+
+
+async def test_groups_lag_is_counted_to_the_end_of_the_log(at: At) -> None:
+    await create_topic(at.broker, TopicCreation("t", 1, {}))
+    for worker in ("worker-0", "worker-1"):
+        at.roles.answers[worker, LogsRequest] = {0: LogView(0, 10, 10, 100)}
+    offsets = tuple(
+        OffsetDescription(topic, partition, offset, -1, "", 0)
+        for topic, partition, offset in (("t", 0, 7), ("t", 0, 12), ("gone", 0, 1))
+    )
+    found = await ask_for_group(at, group(offsets=offsets))
+    assert [(each.log_end_offset, each.lag) for each in found.offsets] == [
+        (10, 3),
+        (10, 0),
+        (None, None),
+    ]
+
+
+async def test_groups_that_are_not_there(at: At) -> None:
+    with pytest.raises(NotFound, match="no group 'g'"):
+        await ask_for_group(at, None)
+    for worker in ("worker-0", "worker-1"):
+        at.roles.conversations[worker].close()
+    await wait_all_tasks_blocked()
+    with pytest.raises(Unavailable) as unavailable:
+        await get_group(at.broker, "g")
+    assert unavailable.value.code == "COORDINATOR_NOT_AVAILABLE"
+
+
+async def test_groups_of_all_workers_are_listed_by_name(at: At) -> None:
+    for worker, names in (("worker-0", ["z", "b"]), ("worker-1", ["a"])):
+        at.roles.answers[worker, GroupsRequest] = [
+            GroupOverview(name, "consumer", "Empty", 1, 0, 2, "classic") for name in names
+        ]
+    groups = (await list_groups(at.broker)).groups
+    assert [each.group_id for each in groups] == ["a", "b", "z"]
+    assert (await reset(at.broker)).groups == 3
