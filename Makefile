@@ -24,8 +24,8 @@ run: $(VENV)/.installed ## Start a broker on 127.0.0.1:9092 (PORT=…, ARGS="--s
 	@exec $(BIN)/minibroker start --listener PLAINTEXT://127.0.0.1:$(PORT) $(ARGS)
 
 # Two system tests at a time leave a quarter to a third of two cores idle. Each worker takes complete files,
-# because tests of a file share brokers.
-PARALLEL := -n $(JOBS) --dist loadfile
+# because tests of a file share brokers, in the order of system_tests/conftest.py: the longest first.
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 SYSTEM_TESTS := system_tests --ignore=system_tests/clients \
                 --ignore=system_tests/attack/test_attack.py
 # Exit status 5: ARGS select no test of one part. If no test ran at all, the totals fail.

@@ -22,8 +22,39 @@ from system_tests.harness.jars import ToolchainMissing, kafka_jars
 from system_tests.harness.kafka_tools import KafkaTools
 from tests.foreground import heed_interrupts
 
+FOLDER = Path(__file__).parent
+
 # Kafka's shipped server.properties does the same: tests need not wait three seconds per group.
 KAFKA_TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "100"}
+
+LONGEST = (
+    "pipeline/test_ingest_kills.py",
+    "pipeline/test_watch_kills.py",
+    "suites/test_librdkafka.py",
+    "suites/test_kafka_python.py",
+    "pipeline/test_silent_brokers.py",
+    "pipeline/test_secured.py",
+    "pipeline/test_recreated_topic.py",
+    "pipeline/test_getting_started.py",
+    "transactions/test_transactions.py",
+    "transactions/test_streams.py",
+    "pipeline/test_replay_accuracy.py",
+    "pipeline/test_cluster.py",
+    "suites/test_kgo.py",
+    "histories/test_workloads.py",
+    "laboratory/test_all_clients.py",
+    "pipeline/test_watch.py",
+    "faults/test_killed_copiers.py",
+    "faults/test_killed_transactions.py",
+    "histories/test_killed_processes.py",
+    "zookeeper/test_brokers.py",
+    "peers/test_same_answers.py",
+    "peers/test_same_refusals.py",
+)
+"""Files whose tests take the longest, in this order.
+
+They start first: a worker of pytest-xdist that starts one last would work alone in the end.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,6 +71,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    places = {FOLDER / name: place for place, name in enumerate(LONGEST)}
+    if missing := [str(path) for path in places if not path.exists()]:
+        raise pytest.UsageError(f"LONGEST has files that do not exist: {', '.join(missing)}")
+    items.sort(key=lambda item: places.get(item.path, len(places)))
     if config.getoption("--broker") == "minibroker":
         return
     skip = pytest.mark.skip(reason="tests minibroker only; --broker is kafka")

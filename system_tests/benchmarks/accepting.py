@@ -20,7 +20,7 @@ from typing import Final
 from system_tests.benchmarks.client import RunFailed, paced
 from system_tests.benchmarks.peers import KAFKA, MINIBROKER
 from system_tests.connections.dialling import Client, set_ip_rate
-from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
+from system_tests.harness.brokers import KAFKA_JVM, RunningBroker, start_kafka, start_minibroker
 from system_tests.harness.dialler import count, storm
 from system_tests.harness.jars import PROJECT
 
@@ -114,7 +114,7 @@ class Kind:
         redpandas = {name: limit for name, limit in settings.items() if REDPANDA in name}
         if self.peer == KAFKA:
             kafkas = {name: settings[name] for name in settings if name not in redpandas}
-            broker = start_kafka(folder, settings=kafkas)
+            broker = start_kafka(folder, settings=kafkas, jvm=KAFKA_JVM)
         elif self.sharded:
             broker = start_minibroker(data_dir=folder, settings={**redpandas, **SHARDED})
         else:

@@ -45,7 +45,7 @@ from system_tests.benchmarks.measures import cpu_seconds, machine_busy_share, to
 from system_tests.benchmarks.peers import KAFKA, MINIBROKER
 from system_tests.benchmarks.report import machine
 from system_tests.connections.dialling import Client
-from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
+from system_tests.harness.brokers import KAFKA_JVM, RunningBroker, start_kafka, start_minibroker
 from system_tests.harness.jars import ToolchainMissing
 from system_tests.quotas.quota_requests import set_quota
 
@@ -270,7 +270,7 @@ def _start_minibroker(folder: Path) -> RunningBroker:
 
 
 def _start_kafka(folder: Path) -> RunningBroker:
-    return start_kafka(folder, settings=SETTINGS | AT_ONCE)
+    return start_kafka(folder, settings=SETTINGS | AT_ONCE, jvm=KAFKA_JVM)
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from system_tests.benchmarks.client import RunFailed, run, waiting_for_servers
 from system_tests.benchmarks.peers import COMPILED_TREE, KAFKA, MINIBROKER, Peer
 from system_tests.harness.brokers import (
+    KAFKA_JVM,
     RunningBroker,
     format_kafka,
     launch_kafka,
@@ -234,7 +235,7 @@ def cold_start(name: str, folder: Path) -> Figures:
         if name == KAFKA:
             properties, port = format_kafka(directory / "kafka")
             began = time.perf_counter()
-            broker = launch_kafka(properties, port)
+            broker = launch_kafka(properties, port, jvm=KAFKA_JVM)
             wait_for_port(broker, pause_s=0.002)
         else:
             assert name == MINIBROKER

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO
 
-from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
+from system_tests.harness.brokers import KAFKA_JVM, RunningBroker, start_kafka, start_minibroker
 from system_tests.harness.compiling import built_with_go
 from system_tests.harness.jars import PROJECT, ToolchainMissing, import_path, kafka_jars
 
@@ -87,7 +87,7 @@ def _minibroker(folder: Path, name: str, environment: Mapping[str, str]) -> Peer
 
 def _kafka(folder: Path) -> Peer:
     [jar] = kafka_jars().glob("kafka_*.jar")
-    broker = start_kafka(folder / "kafka-data")
+    broker = start_kafka(folder / "kafka-data", jvm=KAFKA_JVM)
     version = jar.stem.rpartition("-")[2]
     return Peer(KAFKA, version, broker.bootstrap_servers, broker.pid, _ended(broker))
 

@@ -28,7 +28,7 @@ from minibroker_protocol.messages.produce import (
 )
 from minibroker_protocol.schema import Message
 from system_tests.benchmarks.fetch_sessions import BATCH, FETCH_VERSION, Connection
-from system_tests.harness.brokers import start_kafka
+from system_tests.harness.brokers import KAFKA_JVM, start_kafka
 from system_tests.harness.waiting import PATIENCE_S
 
 TURNS: Final = 5
@@ -105,7 +105,7 @@ def compare(direct: str, proxied: str) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="proxy-benchmark-") as folder:
-        kafka = start_kafka(Path(folder) / "kafka")
+        kafka = start_kafka(Path(folder) / "kafka", jvm=KAFKA_JVM)
         try:
             admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
             admin.create_topics([NewTopic(TOPIC, 3, 1)])[TOPIC].result(PATIENCE_S)

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 from minibroker.broker.quotas.arguments import CLIENTS, IPS, USERS, Entities
 from minibroker.broker.quotas.file import QuotaLine, render
 from system_tests.harness.brokers import RunningBroker, start_minibroker
+from system_tests.harness.kafka_tools import KafkaTools
 from system_tests.harness.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.minibroker
@@ -54,28 +55,37 @@ def own() -> Iterator[RunningBroker]:
 @pytest.fixture
 def ours(own: RunningBroker) -> Command:
     """Run `minibroker configs`; gives its exit status and the lines it printed."""
-    return _runner([sys.executable, "-m", "minibroker", "configs"], own)
 
-
-@pytest.fixture
-def kafkas(own: RunningBroker, kafka_libs: Path) -> Command:
-    """Run Kafka's command."""
-    java = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs}/*"]
-    return _runner([*java, "org.apache.kafka.tools.ConfigCommand"], own)
-
-
-def _runner(command: list[str], broker: RunningBroker) -> Command:
     def run(*words: str) -> tuple[int, list[str]]:
         done = subprocess.run(
-            [*command, "--bootstrap-server", broker.bootstrap_servers, *words],
+            [
+                *[sys.executable, "-m", "minibroker", "configs"],
+                *["--bootstrap-server", own.bootstrap_servers, *words],
+            ],
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
             check=False,
         )
-        return done.returncode, [line for line in done.stdout.splitlines() if line.strip()]
+        return done.returncode, _lines(done.stdout)
 
     return run
+
+
+@pytest.fixture
+def kafkas(own: RunningBroker, kafka_tools: KafkaTools) -> Command:
+    """Run Kafka's command."""
+
+    def run(*words: str) -> tuple[int, list[str]]:
+        server = ("--bootstrap-server", own.bootstrap_servers)
+        done = kafka_tools.run("org.apache.kafka.tools.ConfigCommand", *server, *words)
+        return done.code, _lines(done.printed)
+
+    return run
+
+
+def _lines(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if line.strip()]
 
 
 @pytest.fixture

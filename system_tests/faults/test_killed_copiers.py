@@ -19,6 +19,7 @@ from system_tests.faults.conftest import Starter
 from system_tests.faults.killing import kill, kill_all, names_of
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.jars import classpath
+from system_tests.harness.jvm import short_jvm
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
@@ -44,7 +45,7 @@ class Copier:
 
     def __init__(self, jars: Path, bootstrap_servers: str, number: int, log: IO[bytes]) -> None:
         command = [
-            *("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            *short_jvm("-Xmx128m"),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             *("-cp", classpath(jars), "org.apache.kafka.tools.TransactionalMessageCopier"),
             *("--broker-list", bootstrap_servers, "--transactional-id", f"copy-{number}"),

@@ -14,7 +14,7 @@ from system_tests.faults.conftest import Starter, still_running
 from system_tests.faults.killing import DEFAULT_LAYOUT, SEPARATE
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker
-from system_tests.harness.processes import held_paths, shared_segments, tree
+from system_tests.harness.processes import abandoned_segments, held_paths, tree
 from system_tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.minibroker
@@ -36,7 +36,6 @@ class Footprint:
         return running + sorted(str(path) for path in self.paths if path.exists())
 
 
-@pytest.mark.alone  # System V shared memory of others looks like a leftover
 @pytest.mark.parametrize("gently", [True, False], ids=["SIGTERM", "SIGKILL"])
 @pytest.mark.parametrize(
     ("layout", "processes"),
@@ -53,7 +52,7 @@ def test_no_process_is_left(
     start: Starter,
     begin_run: Callable[..., Run],
 ) -> None:
-    segments = shared_segments()
+    segments = abandoned_segments()
     broker = start(settings=layout)
     run = begin_run(broker)
     run.wait_progress()
@@ -66,7 +65,7 @@ def test_no_process_is_left(
         assert not footprint.left()
     broker.forget()
     wait_until(lambda: not footprint.left(), f"nothing to be left of {footprint.paths}")
-    assert shared_segments() <= segments
+    assert abandoned_segments() <= segments
 
 
 def test_named_data_directory_is_kept(start: Starter, tmp_path: Path) -> None:

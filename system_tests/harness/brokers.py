@@ -26,10 +26,12 @@ from pathlib import Path
 from typing import IO, Final
 
 from system_tests.harness.jars import classpath, kafka_jars
+from system_tests.harness.jvm import ERRORS, short_jvm
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 # What Kafka's own start script gives the JVM, and log4j's part left out.
-KAFKA_JVM = [
+KAFKA_JVM: Final = (
+    "java",
     "-Xms1G",
     "-Xmx1G",
     "-server",
@@ -39,7 +41,7 @@ KAFKA_JVM = [
     "-XX:+ExplicitGCInvokesConcurrent",
     "-XX:MaxInlineLevel=15",
     "-Djava.awt.headless=true",
-]
+)
 
 
 class StartFailed(Exception):
@@ -196,7 +198,7 @@ def format_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -
     properties.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
     done = subprocess.run(
         [
-            *_java(["-XX:TieredStopAtLevel=1"]),
+            *_java(),
             *["kafka.tools.StorageTool", "format", "--standalone"],
             *["-t", cluster_id(), "-c", str(properties)],
         ],
@@ -211,15 +213,16 @@ def format_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -
 
 
 def launch_kafka(
-    properties: Path, port: int, *, plugins: str = "", jvm: Sequence[str] = KAFKA_JVM
+    properties: Path, port: int, *, plugins: str = "", jvm: Sequence[str] = ()
 ) -> RunningBroker:
     """Start the node on a formatted folder, without waiting for it.
 
-    `plugins` is the class path of classes that the properties name.
+    `plugins` is the class path of classes that the properties name, `jvm` the command of a JVM;
+    without one it starts fast and works slowly, as is best for tests.
     """
     output = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the broker)
     process = subprocess.Popen(
-        [*_java(jvm, plugins), "kafka.Kafka", str(properties)],
+        [*_java(plugins, jvm), "kafka.Kafka", str(properties)],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -230,11 +233,15 @@ def launch_kafka(
 
 
 def start_kafka(
-    data_dir: Path, *, settings: Mapping[str, str] | None = None, plugins: str = ""
+    data_dir: Path,
+    *,
+    settings: Mapping[str, str] | None = None,
+    plugins: str = "",
+    jvm: Sequence[str] = (),
 ) -> RunningBroker:
     """Format `data_dir`, start one node on it and wait until it accepts connections."""
     properties, port = format_kafka(data_dir, settings=settings)
-    broker = launch_kafka(properties, port, plugins=plugins)
+    broker = launch_kafka(properties, port, plugins=plugins, jvm=jvm)
     broker.data_dir = data_dir
     wait_for_port(broker)
     return broker
@@ -286,10 +293,9 @@ def free_port() -> int:
     raise StartFailed("of a hundred ports none is free")
 
 
-def _java(options: Sequence[str], plugins: str = "") -> list[str]:
-    logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+def _java(plugins: str = "", jvm: Sequence[str] = ()) -> list[str]:
     classes = plugins or classpath(kafka_jars())
-    return ["java", *options, logging, "-cp", classes]
+    return [*(jvm or short_jvm("-Xmx1G")), ERRORS, "-cp", classes]
 
 
 def cluster_id() -> str:

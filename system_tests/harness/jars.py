@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-CACHE = PROJECT / ".cache"
+CACHE = (PROJECT / ".cache").resolve()  # A JVM knows an archive of classes by their path.
 JAVA = PROJECT / "system_tests" / "java"
 ZOOKEEPER = PROJECT / "system_tests" / "zookeeper"
 PIPELINE = PROJECT / "system_tests" / "pipeline"
@@ -55,7 +55,7 @@ def kafka_tools(line: str | None = None) -> str:
     those of a line, e.g. 2.8, that still speak to ZooKeeper.
     """
     if line is None:
-        return f"{classpath(_compiled(JAVA / 'tools', kafka_jars()))}:{java_driver()}"
+        return f"{java_driver()}:{_compiled(JAVA / 'tools', kafka_jars())}"
     jars = _fetched(ZOOKEEPER / f"tools-{line}.xml", f"kafka-{line}")
     return classpath(_compiled(JAVA / "tools", jars), jars)
 
@@ -101,7 +101,7 @@ def classpath(*folders: Path) -> str:
 def java_driver() -> str:
     """Return the class path of the Java test client, compiled if it is not up to date."""
     jars = kafka_jars()
-    return classpath(_compiled(JAVA / "src", jars), jars)
+    return classpath(jars, _compiled(JAVA / "src", jars))
 
 
 def _compiled(folder: Path, jars: Path) -> Path:

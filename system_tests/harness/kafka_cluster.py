@@ -18,10 +18,11 @@ from system_tests.harness.brokers import (
     launch_kafka,
     wait_for_port,
 )
+from system_tests.harness.jvm import short_jvm
 from system_tests.harness.kafka_tools import KafkaTools
 
 NODES: Final = 3
-SMALL_JVM: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+MEMORY: Final = "-Xmx256m"
 
 SETTINGS: Final = {
     "offsets.topic.num.partitions": "3",
@@ -70,7 +71,7 @@ class KafkaCluster:
         )
         assert done.code == 0, done.lines
         self._properties.append(properties)
-        self.nodes.append(launch_kafka(properties, port, jvm=SMALL_JVM))
+        self.nodes.append(launch_kafka(properties, port, jvm=short_jvm(MEMORY)))
 
     @property
     def bootstrap_servers(self) -> str:
@@ -86,7 +87,7 @@ class KafkaCluster:
         node = self.node(node_id)
         node.forget()
         self.nodes[node_id - 1] = restarted = launch_kafka(
-            self._properties[node_id - 1], node.address[1], jvm=SMALL_JVM
+            self._properties[node_id - 1], node.address[1], jvm=short_jvm(MEMORY)
         )
         wait_for_port(restarted)
 

@@ -115,9 +115,10 @@ def held_paths(pid: int) -> set[Path]:
     }
 
 
-def shared_segments() -> set[str]:
-    """Return the ids of System V shared memory, which outlives the processes that made it."""
+def abandoned_segments() -> set[str]:
+    """Return the ids of System V shared memory that has outlived the process that made it."""
     segments = PROC / "sysvipc" / "shm"
     if not segments.exists():
         return set()
-    return {line.split()[1] for line in segments.read_text().splitlines()[1:]}
+    rows = [line.split() for line in segments.read_text().splitlines()[1:]]
+    return {row[1] for row in rows if not is_running(int(row[4]))}

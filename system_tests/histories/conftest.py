@@ -10,6 +10,7 @@ from minibroker.testing.workload import CLIENTS
 from system_tests.conftest import without_toolchain
 from system_tests.harness.compiling import built_with_go
 from system_tests.harness.jars import ToolchainMissing, java_driver
+from system_tests.harness.jvm import short_jvm
 
 FRANZ = Path(__file__).parent / "franz_workload"
 NAMES = (*CLIENTS, "java", "franz-go")
@@ -19,7 +20,7 @@ def command_of(name: str) -> list[str]:
     """Return the command of a client; skip the test if its toolchain is missing."""
     try:
         if name == "java":
-            return ["java", "-XX:+UseSerialGC", "-cp", java_driver(), "WorkloadClient"]
+            return [*short_jvm(), "-cp", java_driver(), "WorkloadClient"]
         if name == "franz-go":
             return [str(built_with_go(FRANZ))]
     except ToolchainMissing as missing:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from system_tests.harness.waiting import PATIENCE_S
+from system_tests.harness.jvm import ERRORS
+from system_tests.harness.kafka_tools import KafkaTools
 from system_tests.security.conftest import MODULES, PASSWORDS, Secured
 
 Tool = Callable[..., tuple[int, str]]
@@ -28,21 +28,21 @@ TOPICS = "org.apache.kafka.tools.TopicCommand"
 pytestmark = [pytest.mark.java, pytest.mark.minibroker]
 
 
+@pytest.fixture(scope="module")
+def logging_tools(kafka_libs: Path) -> Iterator[KafkaTools]:
+    """The programs with their log, which has the names of exceptions."""
+    tools = KafkaTools(logging=ERRORS)
+    yield tools
+    tools.close()
+
+
 @pytest.fixture
-def tool(kafka_libs: Path) -> Tool:
+def tool(logging_tools: KafkaTools) -> Tool:
     """Run a tool; gives its exit status and all that it printed."""
 
     def run(program: str, server: str, *words: str, says: str = "") -> tuple[int, str]:
-        java = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs}/*"]
-        done = subprocess.run(
-            [*java, program, "--bootstrap-server", server, *words],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            input=says,
-        )
-        return done.returncode, done.stdout + done.stderr
+        done = logging_tools.run(program, "--bootstrap-server", server, *words, says=says)
+        return done.code, done.printed
 
     return run
 

@@ -7,7 +7,6 @@ package is involved, so a failure is one of file formats.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from minibroker_protocol.compression import Compression
 from minibroker_protocol.control_records import EndTransactionMarker
 from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records
 from system_tests.harness.brokers import format_kafka, launch_kafka, wait_for_port
-from system_tests.harness.waiting import PATIENCE_S
+from system_tests.harness.kafka_tools import KafkaTools
 
 pytestmark = [pytest.mark.java, pytest.mark.minibroker]
 
@@ -35,17 +34,14 @@ Dump = Callable[..., str]
 
 
 @pytest.fixture
-def dump(kafka_libs: Path) -> Dump:
+def dump(kafka_tools: KafkaTools) -> Dump:
     """Run Kafka's dump tool on files, with options; return its output."""
 
     def run(files: list[Path], *options: str) -> str:
-        command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs}/*"]
-        command += ["org.apache.kafka.tools.DumpLogSegments", *options]
-        command += ["--files", ",".join(map(str, files))]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE_S, check=True
-        )
-        return done.stdout + done.stderr
+        names = ",".join(map(str, files))
+        done = kafka_tools.run("org.apache.kafka.tools.DumpLogSegments", *options, "--files", names)
+        assert done.code == 0, done.printed
+        return done.printed
 
     return run
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from system_tests.harness.jars import classpath, kafka_jars
-from system_tests.harness.jvm import QUIET
-from system_tests.harness.kafka_tools import JVM
+from system_tests.harness.jvm import QUIET, short_jvm
+from system_tests.harness.kafka_tools import MEMORY
 
 PROGRAMS: Final = {
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
@@ -26,10 +26,10 @@ def write_scripts(kafka: Path) -> None:
     (kafka / "bin").mkdir(parents=True, exist_ok=True)
     (kafka / "libs").unlink(missing_ok=True)
     (kafka / "libs").symlink_to(kafka_jars())
-    java = shlex.join(["java", *JVM, QUIET])
+    java = shlex.join(short_jvm(MEMORY, QUIET))
     jars = shlex.quote(classpath(kafka_jars()))
     for name, program in PROGRAMS.items():
-        write_script(kafka / "bin" / name, f'exec {java} -cp "$CLASSPATH":{jars} {program} "$@"')
+        write_script(kafka / "bin" / name, f'exec {java} -cp {jars}:"$CLASSPATH" {program} "$@"')
 
 
 def write_script(file: Path, command: str) -> None:

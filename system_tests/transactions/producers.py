@@ -30,7 +30,7 @@ from kafka.structs import OffsetAndMetadata
 
 from system_tests.harness.compiling import built_with_go, installed_with_npm
 from system_tests.harness.jars import java_driver
-from system_tests.harness.jvm import QUIET
+from system_tests.harness.jvm import QUIET, short_jvm
 from system_tests.harness.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
@@ -331,8 +331,8 @@ class JavaProducer(ProcessProducer):
     @classmethod
     def command(cls) -> list[str]:
         return [
-            *("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-            *(QUIET, "-cp", java_driver(), "TransactionalProducer"),
+            *short_jvm("-Xmx128m", QUIET),
+            *("-cp", java_driver(), "TransactionalProducer"),
         ]
 
 

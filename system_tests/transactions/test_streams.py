@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from system_tests.conftest import without_toolchain
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.jars import ToolchainMissing, java_driver
+from system_tests.harness.jvm import short_jvm
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.java
@@ -46,7 +47,7 @@ class WordCount:
     def start(self, folder: Path) -> None:
         """Start it with a folder of its state, which a predecessor may have used."""
         command = [
-            *("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            *short_jvm("-Xmx256m"),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             *("-cp", self._class_path, "WordCount", *self._arguments, str(folder)),
         ]

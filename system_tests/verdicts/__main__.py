@@ -18,6 +18,7 @@ from typing import Final
 from minibroker.testing.workload import CLIENTS
 from system_tests.harness.compiling import built_with_go
 from system_tests.harness.jars import java_driver
+from system_tests.harness.jvm import short_jvm
 from system_tests.verdicts.page import ClientResult, page
 from system_tests.verdicts.scenario import observed
 
@@ -32,7 +33,7 @@ NAMES: Final = (*CLIENTS, "java", "franz-go")
 def command_of(name: str) -> list[str]:
     """Return the command of a client. Raises ``ToolchainMissing``."""
     if name == "java":
-        return ["java", "-XX:+UseSerialGC", "-cp", java_driver(), "WorkloadClient"]
+        return [*short_jvm(), "-cp", java_driver(), "WorkloadClient"]
     if name == "franz-go":
         return [str(built_with_go(FRANZ))]
     return CLIENTS[name]

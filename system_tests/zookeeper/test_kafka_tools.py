@@ -161,7 +161,7 @@ def test_configs_and_quotas_of_the_old_tool(
         gone = ("--alter", *entity(pairs), "--delete-config", keys)
         assert old.configs(*there, *gone).code == 0
         again = old.configs(*there, *gone)
-        assert again == (1, [f"Invalid config(s): {keys}"])
+        assert (again.code, again.lines) == (1, [f"Invalid config(s): {keys}"])
     wait_until(
         lambda: configs(*at_broker, "--describe", *of_types(["ips"])) == [], "the broker to follow"
     )

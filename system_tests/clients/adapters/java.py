@@ -30,19 +30,19 @@ from system_tests.clients.model import (
     TopicPartition,
 )
 from system_tests.harness.jars import java_driver
-from system_tests.harness.jvm import QUIET, end_jvm
+from system_tests.harness.jvm import QUIET, end_jvm, short_jvm
 from system_tests.harness.waiting import PATIENCE_S, TimedOut
 
 __all__ = ["JavaClient"]
 
-JVM = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+MEMORY = "-Xmx256m"
 
 
 class _Jvm:
     def __init__(self, *arguments: str) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the JVM)
         self._process = subprocess.Popen(
-            ["java", *JVM, QUIET, "-cp", java_driver(), "Driver", *arguments],
+            [*short_jvm(MEMORY, QUIET), "-cp", java_driver(), "Driver", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
