@@ -94,8 +94,7 @@ class Environment:
     ``secret`` is shared by all roles of one run and by nothing else.
     ``observe`` is called with the role before it runs: what watches or changes its work attaches
     itself there. ``on_note`` listens to the role's notes, and ``hold_points`` hold its groups and
-    transactions. ``journal_counts`` belong to what keeps a journal of all roles; a role never looks at
-    them.
+    transactions. ``journal_counts`` belong to the journal of all roles; a role never reads them.
     """
 
     role: str
