@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from minibroker.broker.quotas.file import QuotaFile, parse, render
 from minibroker.pipeline.quota_lines import quota_lines
 from minibroker.pipeline.quota_units import CLIENT, USER, USER_AND_CLIENT, amount
 from minibroker.pipeline.recommend import Policy, Recommendation, observed, recommend
@@ -20,7 +21,6 @@ from minibroker.pipeline.report.figures import FITS_MAX, Fit
 from minibroker.pipeline.report.fits import fits
 from minibroker.pipeline.report.page import page
 from minibroker.pipeline.scan import scan_frame
-from minibroker.quotas.file import QuotaFile, parse, render
 from tests.pipeline.duckdb_rates import rates_query
 from tests.pipeline.report.sample_figures import figures
 from tests.pipeline.sample_events import arrow, many, parquet
