@@ -170,7 +170,10 @@ def test_duckdb_observes_the_same(spark: SparkSession, tmp_path: Path) -> None:
     }
     connected = duckdb.connect(config={"threads": 1})
     given = {"path": str(path), "share": 0.99}
-    theirs = {row[:4]: row[4:] for row in connected.execute(ORACLE, given).fetchall()}
+    theirs = {
+        (broker, user, ip, quota): tuple(figures)
+        for broker, user, _, ip, quota, *figures in connected.execute(ORACLE, given).fetchall()
+    }
     assert ours.keys() == theirs.keys()
     for key, figures in ours.items():
         assert figures == pytest.approx(theirs[key], rel=1e-12), key

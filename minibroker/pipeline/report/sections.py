@@ -250,8 +250,8 @@ def compared(figures: Figures) -> Section:
     heads = (Head("Proposal", sorts=False), *(Head(text) for text in columns))
     note = (
         "The recorded activity, replayed under other quotas with its original arrival times. A "
-        "request that two quotas throttle counts for both. The first seconds of each broker only "
-        "fill the counters."
+        "request counts for each quota that limits its client, and as throttled for the quota that "
+        "throttled it. The first seconds of each broker only fill the counters."
     )
     if waits:
         note += (
