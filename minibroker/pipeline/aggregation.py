@@ -1,48 +1,80 @@
-"""Usage aggregation in Arrow: events to cells, then cells to the rows of each level.
+"""Usage aggregation in Arrow and NumPy: events to cells, then cells to the rows of each level.
 
-Owns the sums of each level and the format in which partial sums are exchanged; it must never know
-Spark, or the rules by which an event counts for a quota. Invariant: the figures depend neither on
-the order of events nor on how they are partitioned, because only integers are added. Memory is
-bounded by a chunk of events, and by the cells of a broker's time slice. Kafka has no counterpart.
+Owns the sums of each level, the percentiles of latencies, and the format in which partial sums are
+exchanged; it must never know Spark, or the rules by which an event counts for a quota. Invariant:
+the figures depend neither on the order of events nor on how they are partitioned, because only
+integers are added. Memory is bounded by a chunk of events, and by the cells of a broker's time
+slice. Brokers keep histograms of latencies, in ``RequestMetrics``.
 
-All cells of a broker and a time slice are exchanged as one batch.
+A cell is a broker, interval, user, client-id and address; the figures of every level follow from
+the cells alone, so events are read once. All cells of a broker and a time slice are exchanged as
+one batch. Latencies are rounded to three digits, so percentiles are off by half a percent at most,
+and a latency is a small number.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from minibroker.pipeline import latencies
-from minibroker.pipeline.cells import (
-    CELL,
-    MASK_BITS,
-    MOST,
-    PAIR_BITS,
-    SUMS,
+from minibroker.pipeline.exchange import chunks, packed, unpacked
+from minibroker.pipeline.grouping import (
     added,
-    cells_of,
     codes_of,
     combined,
     joined,
+    largest,
+    numbered,
+    starts_of,
 )
-from minibroker.pipeline.compiled_functions import compiled
-from minibroker.pipeline.exchange import chunks, packed, unpacked
-from minibroker.pipeline.latencies import PERCENTILES
-from minibroker.pipeline.ordering import ordered, pairs_of
-from minibroker.pipeline.quota_amounts import Events, Ints
+from minibroker.pipeline.quota_amounts import PER_EVENT, Events, Ints
 from minibroker.pipeline.quota_units import LEVELS, NAMES, QUOTAS
 
 SLICE_S: Final = 60
 """Length of a time slice, whose cells are exchanged together; a longer interval replaces it."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Size of the cells that are aggregated together: slices are collected until it is reached."""
+
+SUMS: Final = ("events", "amount", "requests", "errors", "throttled", "throttle_ms")
+MOST: Final = ("measured", "bound")
+"""Maxima over the events that the broker checked at the level; nan if there are none."""
+COUNT: Final = pa.struct(
+    [
+        ("quota", pa.int64()),
+        ("level", pa.int64()),
+        *((name, pa.int64()) for name in (*SUMS, "throttle_max_ms")),
+        *((name, pa.float64()) for name in MOST),
+    ]
+)
+"""What counts for a quota, given by its index in ``QUOTAS``. ``level`` is the index in ``LEVELS``
+of the level at which the broker checked the events, or -1.
+"""
+CELL: Final = pa.schema(
+    [
+        ("broker", pa.int64()),
+        ("start_us", pa.int64()),
+        *((name, pa.string()) for name in NAMES),
+        ("written", pa.int64()),
+        ("dropped", pa.int64()),
+        ("counts", pa.list_(COUNT)),
+        ("latencies", pa.list_(pa.int32())),
+    ]
+)
+"""``written`` and ``dropped`` count all events, also those that count for no quota. A latency is
+the number of a latency and, above it, the mask of the quotas for which its event counts.
+"""
+
+BITS: Final = 14
+"""Bits of a latency's number."""
+NO_LATENCY: Final = (1 << BITS) - 1
+MASK_BITS: Final = len(QUOTAS)
+"""Size of the mask of the quotas for which an event counts."""
+PERCENTILES: Final = (50, 95, 99)
 
 TOTAL_SUMS: Final = pa.schema(
     [
@@ -51,8 +83,7 @@ TOTAL_SUMS: Final = pa.schema(
         *((name, pa.string()) for name in NAMES),
         ("quota", pa.string()),
         ("start_us", pa.int64()),
-        *((name, pa.int64()) for name in SUMS),
-        ("throttle_max_ms", pa.int64()),
+        *((name, pa.int64()) for name in (*SUMS, "throttle_max_ms")),
         *((name, pa.float64()) for name in MOST),
         *((f"p{percent}", pa.float64()) for percent in PERCENTILES),
         ("written", pa.int64()),
@@ -62,9 +93,10 @@ TOTAL_SUMS: Final = pa.schema(
 PARTIAL_SUMS_DDL: Final = "broker int, slice_us bigint, size int, cells binary"
 """The Spark schema of partial sums."""
 
-_MAX_AT: Final = len(SUMS)
-"""The column of the maximum, behind the sums."""
-_NO_ENTITY: Final = -1
+_DIGITS: Final = 1000
+_STEPS: Final = 10 ** np.arange(1, 14)
+_A_STEP: Final = _DIGITS - _DIGITS // 10
+"""Numbers of latencies for each power of ten."""
 
 
 def partial_sums(tables: Iterable[pa.Table], every_s: int) -> Iterator[pa.RecordBatch]:
@@ -81,6 +113,87 @@ def total_sums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Aggregate all cells, sorted by broker and slice, into rows of ``TOTAL_SUMS``."""
     for cells in _complete_slices(batches):
         yield from _Cells(cells).rows()
+
+
+# Events to cells -------------------------------------------------------------------------------
+
+
+def cells_of(events: Events, every_us: int, slice_us: int) -> pa.RecordBatch:
+    """Aggregate at least one event into cells; columns as in ``CELL``.
+
+    Cells of a broker and a time slice are adjacent; a slice contains complete intervals.
+    """
+    intervals = events.times_us // every_us
+    names = events.names()
+    rows, cells = numbered(
+        joined([intervals, events.brokers, *(names[name].numbers for name in NAMES)])
+    )
+    order = np.lexsort((intervals[rows] // (slice_us // every_us), events.brokers[rows]))
+    rows, cells = rows[order], np.argsort(order)[cells]
+    masks = np.zeros(len(events), np.int64)
+    columns = [
+        events.brokers[rows],
+        intervals[rows] * every_us,
+        *(names[name].texts.take(pa.array(names[name].numbers[rows])) for name in NAMES),
+        added(cells, len(rows), events.seen),
+        added(cells, len(rows), events.dropped),
+        _counts(events, cells, len(rows), masks),
+        _latencies(events, cells, len(rows), masks),
+    ]
+    return pa.RecordBatch.from_arrays([pa.array(each) for each in columns], schema=CELL)
+
+
+def _counts(events: Events, cells: Ints, count: int, masks: Ints) -> pa.ListArray:
+    """The counts of each cell; ``masks`` receives the quotas for which each event counts."""
+    weights, failed = events.for_all(PER_EVENT), events.failed
+    found = []
+    for number, counted in enumerate(events.counted()):
+        rows = np.flatnonzero(counted.where)
+        masks[rows] |= 1 << number
+        levels = np.full(len(rows), -1) if counted.level is None else counted.level[rows]
+        heads, groups = numbered(cells[rows] * (len(LEVELS) + 1) + levels + 1)
+        begins = True if counted.begins is None else counted.begins
+        throttled_ms = counted.throttled_ms
+        sums = (
+            events.seen,
+            events.for_all(counted.amount),
+            np.where(begins, weights, 0),
+            np.where(failed, weights, 0),
+            np.where(throttled_ms > 0, weights, 0),
+            events.for_all(throttled_ms),
+        )
+        longest_ms = np.zeros(len(heads), np.int64)
+        np.maximum.at(longest_ms, groups, throttled_ms[rows])
+        columns = [
+            cells[rows][heads],
+            np.full(len(heads), number),
+            levels[heads],
+            *(added(groups, len(heads), values[rows]) for values in sums),
+            longest_ms,
+        ]
+        for values in (counted.measured, counted.bound):
+            known = np.full(len(heads), np.nan)
+            if values is not None:
+                known = largest(groups, len(heads), values[rows])
+            columns.append(known)
+        found.append(columns)
+    of_cells, *merged = (np.concatenate(each) for each in zip(*found, strict=True))
+    order = np.argsort(of_cells, kind="stable")
+    structs = pa.StructArray.from_arrays(
+        [pa.array(each[order]) for each in merged], fields=list(COUNT)
+    )
+    starts = starts_of(of_cells[order], count)
+    return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), structs)
+
+
+def _latencies(events: Events, cells: Ints, count: int, masks: Ints) -> pa.ListArray:
+    numbers = rounded(events.latencies_us)
+    rows = np.flatnonzero(events.seen & (numbers != NO_LATENCY) & (masks != 0))
+    bits = BITS + MASK_BITS
+    keys = np.sort(cells[rows] << bits | masks[rows] << BITS | numbers[rows])
+    starts = starts_of(keys >> bits, count)
+    values = (keys & (1 << bits) - 1).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), pa.array(values))
 
 
 # Exchange of cells -----------------------------------------------------------------------------
@@ -126,16 +239,7 @@ def _received(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[int, in
         yield from zip(keys, unpacked(sizes, cells), strict=True)
 
 
-# Aggregation ------------------------------------------------------------------------------------
-
-
-class _Pairs(NamedTuple):
-    """Latencies in ascending order, with their cells and quotas."""
-
-    cells: Ints
-    masks: Ints
-    numbers: Ints
-    counts: Ints
+# Cells to rows ---------------------------------------------------------------------------------
 
 
 class _Cells:
@@ -143,157 +247,122 @@ class _Cells:
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table = table.combine_chunks()
-        brokers, starts_us = table["broker"].to_numpy(), table["start_us"].to_numpy()
-        self._brokers, self._starts_us = brokers, starts_us
-        self._moments = pairs_of(brokers - brokers.min(), starts_us)[1]
-        """Index of each cell's (broker, interval)."""
-        self._names = [codes_of(table[name]) for name in NAMES]
+        self._brokers, self._starts_us = table["broker"].to_numpy(), table["start_us"].to_numpy()
+        heads, self._moments = numbered(joined([self._brokers, self._starts_us]))
+        """Number of each cell's (broker, interval)."""
+        self._names = {name: codes_of(table[name]) for name in NAMES}
         self._event_counts = [
-            self._sum_by_moment(table[name].to_numpy()) for name in ("written", "dropped")
+            added(self._moments, len(heads), table[name].to_numpy())[self._moments]
+            for name in ("written", "dropped")
         ]
-        counts = combined(table["counts"])
+        counts, latencies = combined(table["counts"]), combined(table["latencies"])
         self._cell_of_count = _places(counts)
-        fields = [each.to_numpy() for each in counts.flatten().flatten()]
-        self._quotas, self._levels = fields[:2]
-        self._sums = np.stack(fields[2 : 3 + len(SUMS)], axis=1)
-        self._most = np.stack(fields[3 + len(SUMS) :], axis=1)
-        self._pairs = _in_order(combined(table["latencies"]))
+        self._quotas, self._levels, *figures = (
+            each.to_numpy() for each in counts.flatten().flatten()
+        )
+        self._sums, self._most = figures[: len(SUMS) + 1], figures[len(SUMS) + 1 :]
+        pairs, cells = latencies.flatten().to_numpy().astype(np.int64), _places(latencies)
+        of_quotas = [np.flatnonzero(pairs >> BITS + at & 1) for at in range(MASK_BITS)]
+        self._latencies = [(cells[rows], pairs[rows] & NO_LATENCY) for rows in of_quotas]
+        """By quota: cells and numbers."""
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Aggregate the cells at each level; columns as in ``TOTAL_SUMS``."""
-        for level, names in enumerate(LEVELS.values()):
+        for level, (name, names) in enumerate(LEVELS.items()):
             heads, entities = self._entities(names)
-            found = self._added(level, heads, entities)
+            found = self._added(level, name, heads, entities)
             if len(found):
                 yield found
 
-    def _sum_by_moment(self, values: Ints) -> Ints:
-        """Sum ``values`` over each cell's (broker, interval)."""
-        by_cell: Ints = added(self._moments, int(self._moments.max()) + 1, values)[self._moments]
-        return by_cell
-
     def _entities(self, names: Sequence[str]) -> tuple[Ints, Ints]:
         """(the index of one cell for each entity, the entity of each cell or -1)."""
-        codes = [self._names[NAMES.index(name)] for name in names]
-        has_names = np.ones(len(self._table), np.bool_)
-        for code in codes:
-            has_names &= code > 0
-        cells = np.flatnonzero(has_names)
-        found = np.full(len(self._table), _NO_ENTITY, np.int64)
-        if not len(cells):
-            return cells, found
-        keys = joined([code[cells] for code in codes]) if codes else np.zeros_like(cells)
-        heads, found[cells] = pairs_of(self._moments[cells], keys)
+        codes = [self._names[name] for name in names]
+        cells = np.flatnonzero(np.logical_and.reduce([self._moments >= 0, *(c > 0 for c in codes)]))
+        found = np.full(len(self._table), -1, np.int64)
+        heads, found[cells] = numbered(joined([self._moments, *codes])[cells])
         return cells[heads], found
 
-    def _added(self, level: int, heads: Ints, entities: Ints) -> pa.RecordBatch:
-        """The rows of a level: one for each entity and quota for which anything was counted."""
-        size = len(heads) * len(QUOTAS)
-        sums = np.zeros((size, self._sums.shape[1]), np.int64)
-        most = np.full((size, len(MOST)), np.nan)
-        counted = np.zeros(size, np.bool_)
-        _add_up(
-            entities[self._cell_of_count], self._quotas, self._levels, level, self._sums,
-            self._most, counted, sums, most,
-        )  # fmt: skip
-        rows = np.flatnonzero(counted)
-        cells = heads[rows // len(QUOTAS)]
-        names = list(LEVELS.values())[level]
+    def _added(self, level: int, level_name: str, heads: Ints, entities: Ints) -> pa.RecordBatch:
+        """The rows of a level: one for each entity and quota for which anything was counted.
+
+        The rates that brokers measured and their bounds count only at the level at which the broker
+        checked them.
+        """
+        of_counts = entities[self._cell_of_count]
+        there = np.flatnonzero(of_counts >= 0)
+        used, groups = numbered(of_counts[there] * len(QUOTAS) + self._quotas[there])
+        places = (of_counts * len(QUOTAS) + self._quotas)[there][used]
+        own = self._levels[there] == level
+        *sums, longest_ms = (values[there] for values in self._sums)
+        most_ms = np.zeros(len(used), np.int64)
+        np.maximum.at(most_ms, groups, longest_ms)
+        cells = heads[places // len(QUOTAS)]
         columns = [
             self._brokers[cells].astype(np.int32),
-            pa.repeat(list(LEVELS)[level], len(rows)),
+            pa.repeat(level_name, len(used)),
             *(
-                self._table[name].take(cells).combine_chunks()
-                if name in names
-                else pa.nulls(len(rows), pa.string())
+                combined(self._table[name]).take(pa.array(cells))
+                if name in LEVELS[level_name]
+                else pa.nulls(len(used), pa.string())
                 for name in NAMES
             ),
-            pa.array(QUOTAS, pa.string()).take(pa.array(rows % len(QUOTAS))),
+            pa.array(QUOTAS, pa.string()).take(pa.array(places % len(QUOTAS))),
             self._starts_us[cells],
-            *sums[rows].T,
-            *most[rows].T,
-            *self._percentiles(size, entities)[:, rows],
+            *(added(groups, len(used), values) for values in sums),
+            most_ms,
+            *(largest(groups[own], len(used), values[there][own]) for values in self._most),
+            *self._percentiles(len(heads) * len(QUOTAS), entities)[:, places],
             *(each[cells] for each in self._event_counts),
         ]
         arrays = [pa.array(each, from_pandas=True) for each in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=TOTAL_SUMS)
 
     def _percentiles(self, size: int, entities: Ints) -> Any:
-        pairs = self._pairs
-        entity_of = entities[pairs.cells]
-        starts = np.zeros(size + 1, np.int64)
-        _measure(entity_of, pairs.masks, starts)
-        numbers, counts = np.empty((2, int(starts[-1])), np.int64)
-        _spread(
-            entity_of, pairs.masks, pairs.numbers, pairs.counts, starts[:-1].copy(), numbers, counts
-        )
-        return latencies.percentiles(numbers, counts, starts)
-
-
-@compiled
-def _add_up(
-    entities: Any, quotas: Any, levels: Any, level: Any, sums: Any, most: Any, counted: Any,
-    found: Any, largest: Any,
-) -> None:  # fmt: skip
-    """Add up cells by entity and quota.
-
-    The rates that brokers measured and their bounds count only at the level at which the broker
-    checked them.
-    """
-    for row in range(len(entities)):
-        if entities[row] < 0:
-            continue
-        at = entities[row] * MASK_BITS + quotas[row]
-        counted[at] = True
-        for column in range(_MAX_AT):
-            found[at, column] += sums[row, column]
-        found[at, _MAX_AT] = max(found[at, _MAX_AT], sums[row, _MAX_AT])
-        if levels[row] == level:
-            for column in range(largest.shape[1]):
-                value, before = most[row, column], largest[at, column]
-                if value > before or math.isnan(before):
-                    largest[at, column] = value
-
-
-@compiled
-def _measure(entities: Any, masks: Any, starts: Any) -> None:
-    """Compute where the latencies of each entity and quota start; ``starts`` comes in zeroed."""
-    for row in range(len(entities)):
-        if entities[row] >= 0:
-            for quota in range(MASK_BITS):
-                starts[entities[row] * MASK_BITS + quota + 1] += masks[row] >> quota & 1
-    for at in range(1, len(starts)):
-        starts[at] += starts[at - 1]
-
-
-@compiled
-def _spread(
-    entities: Any, masks: Any, numbers: Any, counts: Any, ends: Any, found: Any, counted: Any
-) -> None:
-    """Distribute latencies to their entity and quota, keeping their order.
-
-    ``ends`` comes in as the start of each group and leaves as its end.
-    """
-    for row in range(len(entities)):
-        if entities[row] < 0:
-            continue
-        for quota in range(MASK_BITS):
-            if masks[row] >> quota & 1:
-                at = entities[row] * MASK_BITS + quota
-                found[ends[at]], counted[ends[at]] = numbers[row], counts[row]
-                ends[at] += 1
-
-
-def _in_order(lists: pa.ListArray) -> _Pairs:
-    pairs = lists.flatten().to_numpy()
-    numbers = pairs & latencies.NO_LATENCY
-    order = ordered(np.arange(len(pairs)), numbers, latencies.NUMBERS)[0]
-    pairs = pairs[order]
-    masks = pairs >> latencies.BITS & (1 << MASK_BITS) - 1
-    return _Pairs(_places(lists)[order], masks, numbers[order], pairs >> PAIR_BITS)
+        """The percentiles of each entity and quota."""
+        keys = []
+        for quota, (cells, numbers) in enumerate(self._latencies):
+            places = entities[cells] * len(QUOTAS) + quota
+            found = places << BITS | numbers
+            keys.append(found[places >= 0])
+        every = np.sort(np.concatenate(keys))
+        return percentiles(every & NO_LATENCY, starts_of(every >> BITS, size))
 
 
 def _places(lists: pa.ListArray) -> Ints:
     """The row index of each value of a list column."""
     found: Ints = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy()))
+    return found
+
+
+# Latencies -------------------------------------------------------------------------------------
+
+
+def rounded(us: Ints) -> Ints:
+    """Numbers of latencies, rounded to three significant digits, in the order of latencies."""
+    steps = np.searchsorted(_STEPS * (_DIGITS // 10), us, "right")
+    unit = np.append(1, _STEPS)[steps]
+    found: Ints = np.where(us < 0, NO_LATENCY, steps * _A_STEP + (us + unit // 2) // unit)
+    return found
+
+
+def latency_of(numbers: Ints) -> Ints:
+    """The latencies of numbers."""
+    steps = np.maximum(numbers - _DIGITS // 10, 0) // _A_STEP
+    found: Ints = (numbers - steps * _A_STEP) * np.append(1, _STEPS)[steps]
+    return found
+
+
+def percentiles(numbers: Ints, starts: Ints) -> Any:
+    """A row for each of ``PERCENTILES``, with a value for each span between two ``starts``; nan for
+    an empty span. Within a span ``numbers`` ascend. Interpolated like SQL's ``percentile``.
+    """
+    counts = np.diff(starts)
+    spans = np.flatnonzero(counts)
+    found = np.full((len(PERCENTILES), len(counts)), np.nan)
+    for row, percent in zip(found, PERCENTILES, strict=True):
+        positions = (counts[spans] - 1) * (percent / 100)
+        low, high = np.floor(positions).astype(np.int64), np.ceil(positions).astype(np.int64)
+        at_low, at_high = (latency_of(numbers[starts[spans] + at]) for at in (low, high))
+        between = (high - positions) * at_low + (positions - low) * at_high
+        row[spans] = np.where(low == high, at_low, between)
     return found

@@ -17,16 +17,14 @@ import itertools
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.pipeline.cells import added, codes_of, combined, joined
-from minibroker.pipeline.compiled_functions import compiled
 from minibroker.pipeline.exchange import chunks, packed, unpacked
-from minibroker.pipeline.ordering import ordered, pairs_of
+from minibroker.pipeline.grouping import added, codes_of, combined, joined, numbered, starts_of
 from minibroker.pipeline.quota_amounts import PER_EVENT, Events, Floats, Ints, Names
 from minibroker.pipeline.quota_units import IP, LEVELS, NAMES, QUOTAS, UNITS
 
@@ -109,9 +107,10 @@ def rates_of(series: pa.Table, windows: Windows, percentiles: Sequence[float]) -
     """Columns as in ``RATES``, from at least one series and all of its entities."""
     seconds = busy_seconds(series)
     rates = average(seconds, windows)
-    order, starts = ordered(np.argsort(rates), seconds.entities, len(seconds.heads))
-    heads, ascending = seconds.heads, rates[order]
-    quotas = series["quota"].to_numpy()[heads]
+    # NumPy sorts complex numbers by their real part first.
+    heads, ascending = seconds.heads, np.sort(seconds.entities + 1j * rates).imag
+    starts = starts_of(seconds.entities, len(heads))
+    quotas = seconds.quotas
     unit = np.array([UNITS.get(quota, 1) for quota in QUOTAS])[quotas]
     busy_s = np.diff(starts)
     at = [_at_share(ascending, starts[:-1], busy_s, each / 100) / unit for each in percentiles]
@@ -163,12 +162,10 @@ def _entities(names: Mapping[str, Names], brokers: Ints, wanted: Collection[str]
     """The entities that have the names ``wanted``, which are at least one."""
     rows = np.flatnonzero(np.logical_and.reduce([names[name].there for name in wanted]))
     of_events = np.full(len(brokers), _NO_ENTITY, np.int64)
-    heads = rows
-    if len(rows):
-        first, of_events[rows] = pairs_of(
-            brokers[rows], joined([names[name].numbers[rows] for name in wanted])
-        )
-        heads = rows[first]
+    first, of_events[rows] = numbered(
+        joined([brokers[rows], *(names[name].numbers[rows] for name in wanted)])
+    )
+    heads = rows[first]
     columns = [
         names[name].texts.take(pa.array(names[name].numbers[heads]))
         if name in wanted
@@ -189,12 +186,15 @@ class _Seconds(NamedTuple):
 
 def _added_up(used: _Seconds) -> _Seconds:
     """One row for each entity and second with usage, in this order."""
-    heads, sums = pairs_of(used.entities, used.seconds)
-    amounts, throttled = (added(sums, len(heads), each) for each in used[2:])
-    entities, seconds = used.entities[heads], used.seconds[heads]
-    order = np.lexsort((seconds, entities))
-    order = order[(amounts[order] != 0) | (throttled[order] != 0)]
-    return _Seconds(entities[order], seconds[order], amounts[order], throttled[order])
+    if not len(used.entities):
+        return used
+    moments = joined([used.entities, used.seconds])
+    order = np.argsort(moments)
+    starts = np.flatnonzero(np.diff(moments[order], prepend=-1))
+    entities, seconds = used.entities[order], used.seconds[order]
+    amounts, throttled = (np.add.reduceat(each[order], starts) for each in used[2:])
+    kept = (amounts != 0) | (throttled != 0)
+    return _Seconds(entities[starts][kept], seconds[starts][kept], amounts[kept], throttled[kept])
 
 
 def _series(entities: _Entities, quota: str, used: _Seconds) -> pa.RecordBatch:
@@ -214,7 +214,9 @@ def _series(entities: _Entities, quota: str, used: _Seconds) -> pa.RecordBatch:
 
 
 def _by_part(series: pa.Table, parts: int) -> pa.RecordBatch:
-    order, starts = ordered(np.arange(len(series)), _parts(series, parts), parts)
+    of_series = _parts(series, parts)
+    order = np.argsort(of_series, kind="stable")
+    starts = starts_of(of_series[order], parts)
     [whole] = series.take(order).combine_chunks().to_batches()
     filled = np.flatnonzero(np.diff(starts))
     size, body = packed(whole.slice(starts[at], starts[at + 1] - starts[at]) for at in filled)
@@ -260,56 +262,30 @@ class BusySeconds(NamedTuple):
 def busy_seconds(series: pa.Table) -> BusySeconds:
     """Merge the series of each entity and quota."""
     quotas, brokers = series["quota"].to_numpy(), series["broker"].to_numpy().astype(np.int64)
-    names = [codes_of(series[name]) for name in NAMES]
-    heads, of_series = pairs_of(joined([*names, quotas]), brokers)
+    heads, of_series = numbered(
+        joined([*(codes_of(series[name]) for name in NAMES), quotas, brokers])
+    )
     lists = [combined(series[name]) for name in ("seconds", "amounts", "throttled")]
     seconds, amounts, throttled = (each.flatten().to_numpy() for each in lists)
     entities = np.repeat(of_series, lists[0].value_lengths().to_numpy())
-    order = np.lexsort((seconds, entities))
-    merged = [each[order] for each in (entities, seconds, amounts, throttled)]
-    count = _merge(*merged)
-    return BusySeconds(heads, quotas[heads], *(each[:count] for each in merged))
-
-
-@compiled
-def _merge(entities: Any, seconds: Any, amounts: Any, throttled: Any) -> int:
-    """Merge adjacent rows of one entity and second in place; return how many are left."""
-    last = -1
-    for row in range(len(entities)):
-        if last >= 0 and entities[row] == entities[last] and seconds[row] == seconds[last]:
-            amounts[last] += amounts[row]
-            throttled[last] += throttled[row]
-        else:
-            last += 1
-            entities[last], seconds[last] = entities[row], seconds[row]
-            amounts[last], throttled[last] = amounts[row], throttled[row]
-    return last + 1
+    merged = _added_up(_Seconds(entities, seconds, amounts, throttled))
+    return BusySeconds(heads, quotas[heads], *merged)
 
 
 def average(seconds: BusySeconds, windows: Windows) -> Floats:
     """The rate in each busy second: the higher of the averages over the two windows."""
-    rates = np.zeros(len(seconds.seconds))
+    # Seconds of all entities in one order, far enough apart that no window spans two of them.
+    first_s = int(seconds.seconds.min(initial=0))
+    span_s = int(seconds.seconds.max(initial=0)) - first_s + max(map(max, windows.values())) + 1
+    moments = seconds.entities * span_s + (seconds.seconds - first_s)
+    sums = np.append(0, np.cumsum(seconds.amounts))
+    rates = np.zeros(len(moments))
     for longest in (False, True):
         lengths_s = np.array([windows[quota][longest] for quota in QUOTAS])[seconds.quotas]
-        _raise_to_average(seconds.entities, seconds.seconds, seconds.amounts, lengths_s, rates)
+        of_rows = lengths_s[seconds.entities]
+        before = np.searchsorted(moments, moments - of_rows, "right")
+        rates = np.maximum(rates, (sums[1:] - sums[before]) / of_rows)
     return rates
-
-
-@compiled
-def _raise_to_average(
-    entities: Any, seconds: Any, amounts: Any, lengths_s: Any, rates: Any
-) -> None:
-    """Raise each of ``rates`` to the average over the entity's window that ends with its second."""
-    first, total = 0, np.int64(0)
-    for row in range(len(entities)):
-        entity = entities[row]
-        if entities[first] != entity:
-            first, total = row, np.int64(0)
-        total += amounts[row]
-        while seconds[first] <= seconds[row] - lengths_s[entity]:
-            total -= amounts[first]
-            first += 1
-        rates[row] = max(rates[row], total / lengths_s[entity])
 
 
 def _at_share(ascending: Floats, starts: Ints, counts: Ints, share: float) -> Floats:

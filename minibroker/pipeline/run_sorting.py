@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from minibroker.lab.activity.schema import ActivityKind
+from minibroker.pipeline.grouping import joined, numbered, starts_of
 from minibroker.pipeline.layout import BUCKETS, HOUR_US, bucket_of, place_of
-from minibroker.pipeline.ordering import ordered, pairs_of, spans_of
-from minibroker.pipeline.sequence_spans import spans_overlap
+from minibroker.pipeline.sequence_spans import spans_of, spans_overlap
 
 _NONE: Final = -1
 
@@ -42,14 +42,13 @@ def sort_run(events: pa.Table) -> SortedRun:
     entity_of, ranks, buckets = _entities(events)
     found, at = np.unique(times // HOUR_US, return_inverse=True)
     places = at * BUCKETS + buckets
-    order = _by_time(times, sequences, brokers)
+    order = np.lexsort((brokers, sequences, times, ranks[entity_of], places))
     spans = spans_of(brokers, sequences)
     if spans_overlap(spans):
         order = order[_first_ones(places, brokers, sequences)[order]]
         kept = np.sort(order)
         spans = spans_of(brokers[kept], sequences[kept])
-    order, _ = ordered(order, ranks[entity_of], len(ranks))
-    order, starts = ordered(order, places, len(found) * BUCKETS)
+    starts = starts_of(places[order], len(found) * BUCKETS)
     sorted_events = _taken(events, pa.array(order))
     return SortedRun(
         {
@@ -70,17 +69,6 @@ def _taken(events: pa.Table, order: pa.Array) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=events.schema)
 
 
-def _by_time(times: Any, sequences: Any, brokers: Any) -> Any:
-    """All rows by time, then sequence, then broker. The input is mostly sorted already."""
-    order = np.argsort(times, kind="stable")
-    again = np.diff(times[order]) == 0
-    alike = np.flatnonzero(np.append(again, False) | np.insert(again, 0, False))
-    if len(alike):
-        rows = order[alike]
-        order[alike] = rows[np.lexsort((brokers[rows], sequences[rows], times[rows]))]
-    return order
-
-
 def _first_ones(*keys: Any) -> Any:
     """Flag the rows that are the first with their keys."""
     order = np.lexsort(keys[::-1])
@@ -95,7 +83,7 @@ def _entities(events: pa.Table) -> tuple[Any, Any, Any]:
     (users, user_names), (clients, client_names) = (
         _numbered(events[name]) for name in ("user", "client_id")
     )
-    rows, entity_of = pairs_of(users, clients)
+    rows, entity_of = numbered(joined([users, clients]))
     # The last name is that of a null, whose number is -1.
     names = [(user_names[users[row]], client_names[clients[row]]) for row in rows]
     ranks = np.empty(len(names), np.int64)

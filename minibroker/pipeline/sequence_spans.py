@@ -20,6 +20,17 @@ SPANS_MAX: Final = 50_000
 NO_SPANS: Final = np.empty((0, 3), np.int64)
 
 
+def spans_of(brokers: Any, sequences: Any) -> Any:
+    """Spans of consecutive sequences; a repeated sequence is in two of them."""
+    order = np.lexsort((sequences, brokers))
+    brokers, sequences = brokers[order], sequences[order]
+    if not len(order):
+        return NO_SPANS
+    ends = (np.diff(brokers) != 0) | (np.diff(sequences) != 1)
+    first, last = np.append(True, ends), np.append(ends, True)
+    return np.column_stack([brokers[first], sequences[first], sequences[last]])
+
+
 def spans_overlap(spans: Any) -> bool:
     """Whether any sequence is in two spans."""
     spans = _sorted(spans)

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.pipeline import aggregation, cells, quota_amounts
-from minibroker.pipeline.latencies import PERCENTILES
+from minibroker.pipeline import aggregation, quota_amounts
+from minibroker.pipeline.aggregation import PERCENTILES
 from minibroker.pipeline.quota_units import QUOTAS, UNITS
 from minibroker.pipeline.scan import Scan, scan_frame
 
@@ -133,7 +133,7 @@ def _final_columns(found: pa.RecordBatch, every_s: int) -> pa.RecordBatch:
     """Convert sums to the columns of the usage table. Done here because Spark would need another
     pass over all rows.
     """
-    ints = {name: found[name].to_numpy() for name in (*cells.SUMS, "written", "dropped")}
+    ints = {name: found[name].to_numpy() for name in (*aggregation.SUMS, "written", "dropped")}
     units = np.array([UNITS.get(quota, 1) for quota in QUOTAS])
     quotas = pc.index_in(found["quota"], pa.array(QUOTAS)).to_numpy()
     used = ints["amount"] / units[quotas]

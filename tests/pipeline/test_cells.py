@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minibroker.pipeline.cells import CELL, PAIR_BITS, cells_of, joined
-from minibroker.pipeline.latencies import BITS, latency_of
+from minibroker.pipeline.aggregation import BITS, CELL, NO_LATENCY, cells_of, latency_of
 from minibroker.pipeline.quota_amounts import Events
 from minibroker.pipeline.quota_units import LEVELS, NAMES, PRODUCE, QUOTAS, REQUEST
 from tests.pipeline import reference_counts
@@ -43,9 +42,9 @@ def test_events_of_same_slot_form_one_cell() -> None:
     assert (of_user["amount"], of_user["events"], of_user["throttle_ms"]) == (150, 2, 40)
     assert (of_user["throttle_max_ms"], of_user["measured"], of_user["bound"]) == (40, 7, 9)
     both = 1 << QUOTAS.index(PRODUCE) | 1 << QUOTAS.index(REQUEST)
-    [pair] = first["latencies"]
-    assert (pair >> PAIR_BITS, pair >> BITS & 31) == (2, both)
-    assert latency_of(np.array([pair & (1 << BITS) - 1])).tolist() == [2000]
+    latencies = np.array(first["latencies"])
+    assert (latencies >> BITS).tolist() == [both] * 2
+    assert latency_of(latencies & NO_LATENCY).tolist() == [2000, 2000]
 
 
 def test_every_event_is_in_one_cell_ordered_by_slice() -> None:
@@ -71,10 +70,3 @@ def test_dropped_events_cell_has_no_entity() -> None:
     assert (row["written"], row["dropped"], row["user"]) == (0, 6, None)
     assert [QUOTAS[each["quota"]] for each in row["counts"]] == [REQUEST]
     assert row["latencies"] == []
-
-
-def test_combinations_have_numbers_of_their_own() -> None:
-    codes = [np.array([0, 0, 1, 1 << 40]), np.array([1, 1, 1, 1]), np.array([0, 5, 0, 0])]
-    found = joined(codes).tolist()
-    assert len(set(found)) == len(found)
-    assert min(found) >= 0

@@ -12,6 +12,7 @@ from minibroker.pipeline.sequence_spans import (
     first_and_last,
     merge_spans,
     spans_from_json,
+    spans_of,
     spans_overlap,
     spans_to_json,
 )
@@ -68,3 +69,15 @@ def test_spans_json_round_trip_is_equal(spans: list[tuple[int, int, int]]) -> No
 def test_ends_are_first_and_last_sequence_per_broker() -> None:
     assert first_and_last(rows([(2, 5, 6), (1, 3, 3), (1, 0, 1)])) == {1: (0, 3), 2: (5, 6)}
     assert first_and_last(NO_SPANS) == {}
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 1025]), st.integers(0, 9))))
+def test_spans_are_the_sequences_in_their_order(keys: list[tuple[int, int]]) -> None:
+    both = np.array(keys, np.int64).reshape(-1, 2)
+    spans = spans_of(both[:, 0], both[:, 1])
+    assert sorted(said(spans)) == sorted(keys)
+
+
+def test_alternating_brokers_have_separate_spans() -> None:
+    brokers, sequences = np.array([1, 2, 1, 2, 1]), np.array([7, 1, 8, 2, 9])
+    assert spans_of(brokers, sequences).tolist() == [[1, 7, 9], [2, 1, 2]]

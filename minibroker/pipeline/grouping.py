@@ -1,0 +1,76 @@
+"""Groups rows by integer keys, and adds up their values.
+
+Owns the numbering of groups; it must never know strings, files or the schema. Invariant: groups are
+numbered in the order of their first row, and only integers are added, so sums do not depend on the
+order of rows. Kafka has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from minibroker.pipeline.quota_amounts import Flags, Floats, Ints
+
+KEYS_MAX: Final = 1 << 62
+"""Largest range of a combined key; larger ones are renumbered."""
+
+
+def numbered(keys: Ints) -> tuple[Ints, Ints]:
+    """(the row of each distinct key's first occurrence, the number of each row's key)."""
+    encoded = pa.array(keys).dictionary_encode()
+    numbers: Ints = encoded.indices.to_numpy().astype(np.int64)
+    first = np.empty(len(encoded.dictionary), np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)  # The last assignment counts.
+    return first, numbers
+
+
+def joined(codes: Sequence[Ints]) -> Ints:
+    """Combine codes: one integer from 0 on for each distinct combination."""
+    whole, span = np.zeros(len(codes[0]), np.int64), 1
+    for code in codes:
+        low = int(code.min(initial=0))
+        size = int(code.max(initial=0)) - low + 1
+        if span * size >= KEYS_MAX:
+            (heads, whole), (others, code) = numbered(whole), numbered(code)  # noqa: PLW2901
+            low, span, size = 0, len(heads), len(others)
+        whole = whole * size + (code - low)
+        span *= size
+    return whole
+
+
+def added(groups: Ints, count: int, values: Ints | Flags) -> Ints:
+    """The sum of each group's values."""
+    found = np.zeros(count, np.int64)
+    if values.any():
+        np.add.at(found, groups, values.astype(np.int64, copy=False))
+    return found
+
+
+def largest(groups: Ints, count: int, values: Floats) -> Floats:
+    """The largest of each group's values; nan if it has none but nan."""
+    found = np.full(count, -np.inf)
+    np.maximum.at(found, groups, np.where(np.isnan(values), -np.inf, values))
+    found[np.isneginf(found)] = np.nan
+    return found
+
+
+def starts_of(groups: Ints, count: int) -> Ints:
+    """Where each of ``count`` groups starts in rows that are sorted by group, and the end."""
+    found: Ints = np.searchsorted(groups, np.arange(count + 1))
+    return found
+
+
+def codes_of(column: pa.ChunkedArray) -> Ints:
+    """A number for each different value from 1 on, and 0 for null."""
+    codes = combined(column).dictionary_encode().indices.fill_null(-1).to_numpy()
+    found: Ints = codes.astype(np.int64) + 1
+    return found
+
+
+def combined(column: pa.ChunkedArray) -> pa.Array:
+    """The column in one piece."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
