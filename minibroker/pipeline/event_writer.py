@@ -32,8 +32,8 @@ from minibroker.pipeline.events import malformed_rows, why_malformed
 from minibroker.pipeline.layout import COUNTED, QUARANTINED
 from minibroker.pipeline.parquet import events_file, faults_file
 from minibroker.pipeline.run_sorting import sort_run
+from minibroker.pipeline.scan import freeze_loaded_objects
 from minibroker.pipeline.sequence_spans import NO_SPANS, spans_to_json
-from minibroker.pipeline.workers import freeze_loaded_objects
 
 OUTPUT_DDL: Final = "place string, file string, content binary"
 """A finished file: its place and number within the task, and either its name or its content."""

@@ -11,7 +11,6 @@ import io
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -69,12 +68,7 @@ def _without_unused(texts: pa.DictionaryArray) -> pa.DictionaryArray:
     """Remove texts that no row has, if there are many."""
     if len(texts.dictionary) <= DICTIONARY_MAX:
         return texts
-    numbers = texts.indices.fill_null(0).to_numpy()
-    used = np.flatnonzero(np.bincount(numbers, minlength=len(texts.dictionary)))
-    renumbered = np.empty(len(texts.dictionary), np.int32)
-    renumbered[used] = np.arange(len(used))
-    indices = pa.array(renumbered[numbers], mask=texts.is_null().to_numpy(zero_copy_only=False))
-    return pa.DictionaryArray.from_arrays(indices, texts.dictionary.take(pa.array(used)))
+    return texts.cast(pa.string()).dictionary_encode()
 
 
 def faults_file(faults: pa.Table) -> bytes:

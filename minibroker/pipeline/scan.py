@@ -7,6 +7,7 @@ events are distributed over the calls of the function is unspecified. Kafka has 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,6 @@ import pyarrow as pa
 
 from minibroker.pipeline import quota_amounts
 from minibroker.pipeline.files import files_of, read
-from minibroker.pipeline.workers import freeze_loaded_objects
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +29,16 @@ of months.
 Function = Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]
 Scan = Callable[[Function, str], "DataFrame"]
 """Applies a function to all events; the text is the Spark schema of the batches that it yields."""
+
+
+def freeze_loaded_objects() -> None:
+    """Exclude all objects loaded so far from garbage collection.
+
+    Spark's daemon of Python workers runs a full collection after each task, which visits every
+    object of every loaded library: 50 ms. Call it at the start of a task, when the previous task's
+    garbage is gone.
+    """
+    gc.freeze()
 
 
 def scan_of(events: DataFrame, path: str) -> Scan:

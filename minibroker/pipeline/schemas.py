@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import (
     BooleanType,
     DataType,
@@ -32,6 +33,7 @@ from minibroker.lab.activity.schema import (
 )
 from minibroker.pipeline.errors import BadInput, WrongSchema
 from minibroker.pipeline.files import files_of, footer_of
+from minibroker.pipeline.quota_amounts import is_held_back
 
 HOUR: Final = "hour"
 """The hour of an event's time in UTC, like 2026-11-20-14: the outer partition of the table."""
@@ -64,6 +66,12 @@ ACTIVITY_TABLE: Final = StructType(
         StructField(BUCKET, IntegerType(), False),
     ]
 )
+
+
+def sent_bytes() -> Column:
+    """The size of an event's response as it was sent; null if it has none."""
+    held_back = is_held_back(F.col("api_key"), F.col("exempt"), F.col("throttle_ms"))
+    return F.when(held_back, 0).otherwise(F.col("response_bytes"))
 
 
 def check_columns(found: StructType, wanted: StructType, place: str) -> None:

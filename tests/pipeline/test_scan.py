@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from minibroker.pipeline import scan
 from minibroker.pipeline.quota_amounts import FIELDS, Events
-from minibroker.pipeline.scan import scan_of
+from minibroker.pipeline.scan import freeze_loaded_objects, scan_of
 from minibroker.pipeline.schemas import read_activity
 from tests.pipeline.sample_events import many, table
 
@@ -39,3 +40,17 @@ def test_each_event_is_scanned_once(
     found = scan_of(frame, path)(seen, "time_us bigint, whole boolean").collect()
     assert all(row.whole for row in found)
     assert Counter(row.time_us for row in found) == Counter(each["time_us"] for each in events)
+
+
+def test_loaded_objects_are_excluded_from_gc() -> None:
+    before = gc.get_freeze_count()
+    loaded = [[]] * 10  # type: ignore[var-annotated]
+    freeze_loaded_objects()
+    assert gc.get_freeze_count() > before
+    assert not any(each is loaded for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_frozen_objects_are_returned_at_the_end_of_a_test(turn: int) -> None:
+    assert not gc.get_freeze_count(), turn
+    freeze_loaded_objects()

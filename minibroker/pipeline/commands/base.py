@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -145,3 +145,14 @@ def running(name: str, master: str | None, conf: dict[str, str]) -> Iterator[Spa
         progress_printed(spark, partial(click.echo, err=True)),
     ):
         yield spark
+
+
+def columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table, headings first; nothing if there are no rows."""
+    if not rows:
+        return
+    every = [headings, *rows]
+    widths = [max(len(row[at]) for row in every) for at in range(len(headings))]
+    for row in every:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()

@@ -26,11 +26,11 @@ from minibroker.broker.settings import (
 )
 from minibroker.pipeline.commands.base import (
     check_table_exists,
+    columns,
     readable_errors,
     running,
     session_options,
 )
-from minibroker.pipeline.commands.columns import columns
 from minibroker.pipeline.commands.report import write
 
 if TYPE_CHECKING:

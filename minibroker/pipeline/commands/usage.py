@@ -16,11 +16,11 @@ import click
 from minibroker.pipeline.commands.base import (
     check_path_unused,
     check_table_exists,
+    columns,
     readable_errors,
     running,
     session_options,
 )
-from minibroker.pipeline.commands.columns import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

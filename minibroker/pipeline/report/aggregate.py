@@ -34,7 +34,7 @@ from minibroker.pipeline.report.figures import (
     Use,
     step_for,
 )
-from minibroker.pipeline.spark_amounts import sent_bytes
+from minibroker.pipeline.schemas import sent_bytes
 
 BINS: Final = 35
 """Bins of the latency histogram per doubling: each is 2 % wide."""

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from minibroker.pipeline.quota_units import CHECKS
-from minibroker.pipeline.spark_amounts import sent_bytes
+from minibroker.pipeline.schemas import sent_bytes
 from minibroker.pipeline.watch.rules import (
     CLEAR_FACTOR,
     NEIGHBOURS_MAX,

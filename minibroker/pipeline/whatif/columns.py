@@ -20,6 +20,7 @@ from minibroker.broker.quotas.counter import ORDINALS_PER_MS
 from minibroker.broker.quotas.manager import NS_PER_PERCENT_SECOND
 from minibroker.broker.quotas.types import QuotaType
 from minibroker.lab.activity.schema import ActivityKind
+from minibroker.pipeline.grouping import joined, numbered
 from minibroker.pipeline.quota_amounts import (
     FETCH_KEY,
     LENGTH_BYTES,
@@ -141,42 +142,18 @@ def check_field(table: pa.Table, check: str, field: str) -> pa.ChunkedArray:
     return pc.struct_field(table.column(check), field)
 
 
-PLACES_MAX: Final = 1 << 20
-"""Broker ids below this are looked up directly."""
-
-
 class Lives:
     """Numbers the lives of brokers, from one start to the next."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], int] = {}
-        self._direct = True
-        self._lately = np.empty((0, 2), np.int64)
-        """By broker: the number and start time of the life seen last."""
 
     def of(self, brokers: Longs, started_us: Longs) -> Ints:
         """The number of each row's life."""
-        places = brokers
-        direct = not len(brokers) or 0 <= int(brokers.min()) <= int(brokers.max()) < PLACES_MAX
-        if not direct:
-            places = np.unique(brokers, return_inverse=True)[1].reshape(-1)
-        if not (direct and self._direct):
-            self._lately[:, 0] = NONE  # Indexes now refer to other brokers.
-        self._direct = direct
-        more = int(places.max(initial=-1)) + 1 - len(self._lately)
-        if more > 0:
-            self._lately = np.concatenate((self._lately, np.full((more, 2), NONE)))
-        found: Longs = self._lately[places, 0]
-        left = np.flatnonzero((found < 0) | (started_us != self._lately[places, 1]))
-        while len(left):
-            broker, began_us = int(brokers[left[0]]), int(started_us[left[0]])
-            life = self._known.setdefault((broker, began_us), len(self._known))
-            same = (brokers[left] == broker) & (started_us[left] == began_us)
-            found[left[same]] = life
-            self._lately[places[left[0]]] = life, began_us
-            left = left[~same]
-        lives: Ints = found.astype(np.int32)
-        return lives
+        heads, numbers = numbered(joined([brokers, started_us]))
+        starts = zip(brokers[heads].tolist(), started_us[heads].tolist(), strict=True)
+        found = [self._known.setdefault(start, len(self._known)) for start in starts]
+        return np.array(found, np.int32)[numbers]
 
     def brokers(self) -> list[int]:
         """The broker of each life."""
@@ -203,18 +180,15 @@ class Senders:
         users, user_names = codes(table, "user")
         clients, client_ids = codes(table, "client_id")
         lives = self.lives.of(longs(table, "broker"), longs(table, "started_us"))
-        keys = (lives.astype(np.int64) * (len(user_names) + 1) + users) * (len(client_ids) + 1)
-        keys += clients
-        # Files are sorted by sender, so it rarely changes from row to row.
-        begins = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))[: len(keys)]
-        _, first, inverse = np.unique(keys[begins], return_index=True, return_inverse=True)
+        heads, of_rows = numbered(joined([lives, users, clients]))
         brokers = self.lives.brokers()
-        numbers = np.empty(len(first), np.int32)
-        for at, row in enumerate(begins[first]):
-            life = int(lives[row])
-            who = user_names[users[row]], client_ids[clients[row]]
-            numbers[at] = self.number(Sender(brokers[life], life, *who))
-        return np.repeat(numbers[inverse], np.diff(np.append(begins, len(keys))))
+        found = [
+            self.number(Sender(brokers[life], life, user_names[user], client_ids[client]))
+            for life, user, client in zip(
+                lives[heads].tolist(), users[heads].tolist(), clients[heads].tolist(), strict=True
+            )
+        ]
+        return np.array(found, np.int32)[of_rows]
 
 
 def requests_of(table: pa.Table, senders: Senders, *, delays: bool) -> Requests:

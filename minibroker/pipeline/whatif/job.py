@@ -23,6 +23,7 @@ from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
 from minibroker.lab.activity.schema import ActivityKind
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.files import Bucket, buckets_of, read
+from minibroker.pipeline.scan import freeze_loaded_objects
 from minibroker.pipeline.schemas import BUCKET
 from minibroker.pipeline.whatif.columns import (
     ALL,
@@ -43,7 +44,6 @@ from minibroker.pipeline.whatif.replay_accuracy import (
     compare_decisions,
 )
 from minibroker.pipeline.whatif.rows import DDL, KEY_COLUMNS, LEAST, MOST, OUTCOME, SUMS, merged
-from minibroker.pipeline.workers import freeze_loaded_objects
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, Row, SparkSession

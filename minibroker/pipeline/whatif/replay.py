@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from minibroker.lab.activity.schema import ActivityKind
 from minibroker.pipeline.whatif.addresses import Addresses
 from minibroker.pipeline.whatif.arrivals import Arrival, Arrivals
 from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
-from minibroker.pipeline.whatif.counters import Floats, more_counters, new_counters
+from minibroker.pipeline.whatif.counters import Floats, compiled, more_counters, new_counters
 from minibroker.pipeline.whatif.decisions import end_minutes
 from minibroker.pipeline.whatif.events import (
     FETCHES,
@@ -27,6 +27,8 @@ from minibroker.pipeline.whatif.events import (
     REQUEST,
     Answers,
     Ends,
+    Flags,
+    Ints,
     Longs,
     Minutes,
     Pending,
@@ -40,12 +42,10 @@ from minibroker.pipeline.whatif.events import (
     new_tally,
 )
 from minibroker.pipeline.whatif.open_loop import open_loop, room, walk_times
-from minibroker.pipeline.whatif.order import by_time, in_order, pick
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Shares
 from minibroker.pipeline.whatif.rows import OutcomeRows
 from minibroker.pipeline.whatif.simulate import (
     SimulationState,
-    new_queue,
     request_chain_of,
     simulate,
 )
@@ -197,7 +197,7 @@ class Replay:
             minutes = new_minutes(rows + MINUTES_MAX)
             answers = new_answers(rows if self._answers else 0)
             stage = SimulationState(
-                requests, request_chain_of(requests, self._terms), new_queue(rows),
+                requests, request_chain_of(requests, self._terms),
                 run.shares.sharing(), run.words, run.tally, minutes, run.ends, answers, self._terms,
             )  # fmt: skip
             simulate(stage)
@@ -244,3 +244,50 @@ class Replay:
             addresses.settle(self.senders.lives.brokers())
             self._rows.addresses(addresses)
         return self._rows.take()
+
+
+# The order in which counters see requests: by ordinal, then by sequence. Requests of different
+# brokers have none. A batch in this order, like most of a table's files, is not copied.
+
+
+def in_order(requests: Requests, components: Sequence[int]) -> Requests:
+    """Sort requests as needed; ``components`` has the component of each group."""
+    of_group = np.array(components, np.int32)
+    bad = np.zeros(len(of_group), np.bool_)
+    _look(requests.order, requests.sequence, requests.group, of_group, bad)
+    if not bad.any():
+        return requests
+    row_is_bad = bad[of_group[requests.group]]
+    rows = np.flatnonzero(row_is_bad)
+    mended = rows[np.lexsort((requests.sequence[rows], requests.order[rows]))]
+    order = np.concatenate((np.flatnonzero(~row_is_bad), mended))
+    return pick(requests, order)
+
+
+def by_time(requests: Requests) -> Longs | None:
+    """The rows in the order of their time checks, or None if it is the same order."""
+    if np.array_equal(requests.time_order, requests.order):
+        return None
+    found: Longs = np.lexsort((requests.sequence, requests.time_order))
+    return found
+
+
+def pick(requests: Requests, rows: Longs) -> Requests:
+    """Some rows, in the given order."""
+    columns: Any = (column[rows] for column in requests)
+    return Requests(*columns)
+
+
+@compiled
+def _look(order: Longs, sequence: Longs, group: Ints, of_group: Ints, bad: Flags) -> None:
+    """Flag components in which a row comes before an earlier one."""
+    last = np.full(len(of_group), -(2**62), np.int64)
+    last_sequence = np.full(len(of_group), -1, np.int64)
+    for row in range(len(order)):
+        component = of_group[group[row]]
+        if order[row] < last[component] or (
+            order[row] == last[component] and sequence[row] < last_sequence[component]
+        ):
+            bad[component] = True
+        last[component] = order[row]
+        last_sequence[component] = sequence[row]

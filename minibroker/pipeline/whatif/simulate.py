@@ -9,6 +9,7 @@ KIP-124.
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -81,7 +82,6 @@ class SimulationState(NamedTuple):
 
     requests: Requests
     chain: RequestChain
-    queue: Queue
     sharing: Sharing
     words: Floats
     tally: Tally
@@ -91,15 +91,8 @@ class SimulationState(NamedTuple):
     terms: Terms
 
 
-# A heap of events: time, the request's sequence, event type, row. The first row holds its size.
-Queue = Longs
-
-
-def new_queue(rows: int) -> Queue:
-    """An empty queue for ``rows`` requests: for each, the next event and its late time."""
-    found = np.empty((2 * rows + 3, 4), np.int64)
-    found[0, 0] = 0
-    return found
+Queue = list[tuple[int, int, int, int]]
+"""A heap of events: time, the request's sequence, event type, row."""
 
 
 def request_chain_of(requests: Requests, terms: Terms) -> RequestChain:
@@ -169,47 +162,6 @@ def _service_ms(ms: int, late_ms: int, throttled_ms: int, delays: bool) -> int:
 
 
 @compiled
-def _before(queue: Queue, one: int, other: int) -> bool:
-    for key in range(3):
-        if queue[one, key] != queue[other, key]:
-            return bool(queue[one, key] < queue[other, key])
-    return False
-
-
-@compiled
-def _push(queue: Queue, ms: int, sequence: int, what: int, row: int) -> None:
-    spare = len(queue) - 1
-    at = queue[0, 0] + 1
-    queue[0, 0] = at
-    queue[spare, 0] = ms
-    queue[spare, 1] = sequence
-    queue[spare, 2] = what
-    queue[spare, 3] = row
-    while at > 1 and _before(queue, spare, at // 2):
-        queue[at] = queue[at // 2]
-        at //= 2
-    queue[at] = queue[spare]
-
-
-@compiled
-def _pop(queue: Queue) -> tuple[int, int, int]:
-    ms, what, row = queue[1, 0], queue[1, 2], queue[1, 3]
-    last = queue[0, 0]
-    queue[0, 0] = last - 1
-    at = 1
-    while 2 * at < last:
-        child = 2 * at
-        if child + 1 < last and _before(queue, child + 1, child):
-            child += 1
-        if not _before(queue, child, last):
-            break
-        queue[at] = queue[child]
-        at = child
-    queue[at] = queue[last]
-    return ms, what, row
-
-
-@compiled
 def _part(rest: float, flags: int, bound: float, terms: Terms) -> float:
     """The amount of one attempt: a fetch returns no more than its quota allows at once."""
     if not terms.closed or flags & (FETCHES | EXEMPT) != FETCHES:
@@ -220,14 +172,17 @@ def _part(rest: float, flags: int, bound: float, terms: Terms) -> float:
 @compiled
 def simulate(stage: SimulationState) -> None:
     """Replay all requests of senders that share anything."""
-    requests, chain, queue, sharing, words = stage[:5]
+    requests, chain, sharing, words = stage[:4]
     window_ms = stage.terms.window_ms
     all_ms, sequences, groups, late = requests.ms, requests.sequence, requests.group, requests.late
-    for row in range(len(all_ms)):
-        if chain.begins[row]:
-            _push(queue, all_ms[row] + chain.pause_ms[row], sequences[row], CHECK_REQUEST, row)
-    while queue[0, 0]:
-        now_ms, what, row = _pop(queue)
+    queue = [
+        (all_ms[row] + chain.pause_ms[row], sequences[row], CHECK_REQUEST, row)
+        for row in range(len(all_ms))
+        if chain.begins[row]
+    ]
+    heapify(queue)
+    while queue:
+        now_ms, _, what, row = heappop(queue)
         if what == RECORD_LATE_TIME:
             timer = sharing.counter[groups[row], REQUEST]
             add(words, timer, late[row], now_ms, window_ms)
@@ -235,9 +190,9 @@ def simulate(stage: SimulationState) -> None:
         if what == CHECK_REQUEST:
             waits_ms = _check_amount(stage, row, now_ms)
             if waits_ms > 0:
-                _push(queue, now_ms + waits_ms, sequences[row], CHECK_TIME, row)
+                heappush(queue, (now_ms + waits_ms, sequences[row], CHECK_TIME, row))
                 continue
-        _check_time(stage, row, now_ms)
+        _check_time(stage, queue, row, now_ms)
 
 
 @inlined
@@ -273,9 +228,9 @@ def _check_amount(stage: SimulationState, row: int, now_ms: int) -> int:
 
 
 @inlined
-def _check_time(stage: SimulationState, row: int, now_ms: int) -> None:
+def _check_time(stage: SimulationState, queue: Queue, row: int, now_ms: int) -> None:
     """Check a request's worked time; decide its throttle, its response time and what follows."""
-    requests, chain, queue, sharing, words, tally = stage[:6]
+    requests, chain, sharing, words, tally = stage[:5]
     answers, terms = stage.answers, stage.terms
     group, flags = requests.group[row], requests.flags[row]
     counted = requests.ms[row] >= sharing.counted_from_ms[group]
@@ -300,7 +255,7 @@ def _check_time(stage: SimulationState, row: int, now_ms: int) -> None:
     answered_ms = now_ms + (throttled_ms if terms.delays else 0)
     answered_ms += _service_ms(requests.ms[row], late_ms, requests.throttled_ms[row], terms.delays)
     if timer != NONE and late_ms != NEVER:
-        _push(queue, answered_ms, requests.sequence[row], RECORD_LATE_TIME, row)
+        heappush(queue, (answered_ms, requests.sequence[row], RECORD_LATE_TIME, row))
     amount = _part(chain.rest[row], flags, sharing.bound[group, FETCH], terms)
     again = flags & STRICT != 0 and first_kind == MUTATION and first_ms > 0
     if throttled_ms > 0 and not terms.delays and flags & (FETCHES | EXEMPT) == FETCHES:
@@ -315,7 +270,8 @@ def _check_time(stage: SimulationState, row: int, now_ms: int) -> None:
             answers.throttles, row, kind, throttled_ms, first_kind, first_ms if terms.delays else 0
         )
     if terms.closed:
-        _schedule_next(stage, row, answered_ms, 0 if terms.delays else throttled_ms, again)
+        wait_ms = 0 if terms.delays else throttled_ms
+        _schedule_next(stage, queue, row, answered_ms, wait_ms, again)
 
 
 @compiled
@@ -331,17 +287,22 @@ def _answer(
 
 @inlined
 def _schedule_next(
-    stage: SimulationState, row: int, answered_ms: int, throttled_ms: int, again: bool
+    stage: SimulationState,
+    queue: Queue,
+    row: int,
+    answered_ms: int,
+    throttled_ms: int,
+    again: bool,
 ) -> None:
     """Schedule another attempt of the request, its rest, or the connection's next request."""
-    requests, chain, queue, ends = stage.requests, stage.chain, stage.queue, stage.ends
+    requests, chain, ends = stage.requests, stage.chain, stage.ends
     group = requests.group[row]
     if again or (chain.rest[row] > 0 and requests.flags[row] & (FETCHES | EXEMPT) == FETCHES):
         chain.tries[row] += 1
         starving = ends[group, ABANDONED] >= ABANDONED_MAX
         if chain.tries[row] < (1 if starving else TRIES_MAX):
             again_ms = answered_ms + throttled_ms
-            _push(queue, again_ms, requests.sequence[row], CHECK_REQUEST, row)
+            heappush(queue, (again_ms, requests.sequence[row], CHECK_REQUEST, row))
             return
         ends[group, ABANDONED] += 1
     wall_ms = requests.wall_ms[row] - requests.ms[row]
@@ -352,4 +313,4 @@ def _schedule_next(
     following = chain.following[row]
     if following != NONE:
         at_ms = answered_ms + max(throttled_ms, chain.pause_ms[following])
-        _push(queue, at_ms, requests.sequence[following], CHECK_REQUEST, following)
+        heappush(queue, (at_ms, requests.sequence[following], CHECK_REQUEST, following))

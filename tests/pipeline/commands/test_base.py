@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.pipeline.commands import base
-from minibroker.pipeline.commands.base import check_table_exists, running, session_options
+from minibroker.pipeline.commands.base import check_table_exists, columns, running, session_options
 from minibroker.pipeline.commands.ingest import compact
 from minibroker.pipeline.commands.recommend import recommend
 from minibroker.pipeline.commands.report import report
@@ -123,3 +123,12 @@ def test_worker_error_is_reported_as_one_line(monkeypatch: pytest.MonkeyPatch) -
     assert output.startswith("Error: no space left on a disk, either for the output or ")
     words = "nothing of the kind"
     assert isinstance(CliRunner().invoke(job, []).exception, RuntimeError)
+
+
+def test_cells_are_aligned() -> None:
+    assert list(columns(["A", "LONG"], [["wide", "1"], ["", "2"]])) == [
+        "A     LONG",
+        "wide  1",
+        "      2",
+    ]
+    assert not list(columns(["A"], []))

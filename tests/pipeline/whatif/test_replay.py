@@ -3,12 +3,15 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
+from minibroker.pipeline.whatif.columns import Senders, requests_of
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
-from minibroker.pipeline.whatif.replay import Replay
+from minibroker.pipeline.whatif.replay import Replay, in_order, pick
 from tests.pipeline.whatif import oracle, random_workload
 from tests.pipeline.whatif.activity import connection_row, request_row, requests_table, table
+from tests.pipeline.whatif.oracle import Event
 
 
 def rows(run: Replay) -> list[dict[str, Any]]:
@@ -58,3 +61,27 @@ def test_scenario_may_lack_requests_or_connections() -> None:
     kinds = {row["quota_type"] for row in rows(run)}
     assert "connection_creation_rate" in kinds
     assert len(kinds) > 1
+
+
+UNORDERED = [Event(3, 12, "u"), Event(1, 11, "v"), Event(2, 11, "u"), Event(0, 11, "w")]
+
+
+def test_only_senders_sharing_a_counter_are_sorted() -> None:
+    requests = requests_of(requests_table(UNORDERED), Senders(), delays=False)
+    alone = in_order(requests, [0, 1, 2])
+    assert alone.sequence.tolist() == [1, 0, 2, 3]
+    assert in_order(requests, [0, 0, 0]).sequence.tolist() == [0, 1, 2, 3]
+    assert in_order(requests, [0, 1, 0]).sequence.tolist() == [1, 0, 2, 3]
+
+
+def test_sorted_requests_are_returned_unchanged() -> None:
+    requests = requests_of(requests_table(UNORDERED[1:3]), Senders(), delays=False)
+    assert in_order(requests, [0, 0]) is requests
+    assert in_order(requests, [0, 1]) is requests
+
+
+def test_some_are_picked_with_all_their_columns() -> None:
+    requests = requests_of(requests_table(UNORDERED), Senders(), delays=False)
+    found = pick(requests, np.array([1]))
+    assert [len(column) for column in found] == [1] * len(found)
+    assert found.sequence.tolist() == [1]
