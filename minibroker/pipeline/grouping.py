@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from minibroker.pipeline.quota_amounts import Flags, Floats, Ints
 
@@ -28,16 +29,18 @@ def numbered(keys: Ints) -> tuple[Ints, Ints]:
     return first, numbers
 
 
-def joined(codes: Sequence[Ints]) -> Ints:
+def joined(codes: Sequence[NDArray[np.integer]]) -> Ints:
     """Combine codes: one integer from 0 on for each distinct combination."""
     whole, span = np.zeros(len(codes[0]), np.int64), 1
     for code in codes:
-        low = int(code.min(initial=0))
-        size = int(code.max(initial=0)) - low + 1
+        low, high = (int(code.min()), int(code.max())) if len(code) else (0, 0)
+        size = high - low + 1
         if span * size >= KEYS_MAX:
-            (heads, whole), (others, code) = numbered(whole), numbered(code)  # noqa: PLW2901
-            low, span, size = 0, len(heads), len(others)
-        whole = whole * size + (code - low)
+            (heads, whole), (others, numbers) = numbered(whole), numbered(code.astype(np.int64))
+            span, size = len(heads), len(others)
+        else:
+            numbers = code.astype(np.int64) - low
+        whole = whole * size + numbers
         span *= size
     return whole
 
