@@ -64,12 +64,6 @@ RATES: Final = pa.schema(
 """By entity and broker: busy seconds, the rates at some percentiles, the maximum, and the number of
 throttled requests.
 """
-RATES_DDL: Final = (
-    "broker int, quota string, user string, client_id string, ip string, busy_s bigint,"
-    " percentiles array<double>, most double, throttled double"
-)
-"""The same for Spark."""
-
 _SECOND_US: Final = 1_000_000
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _HALF_BITS: Final = np.uint64(32)
