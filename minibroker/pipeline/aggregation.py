@@ -24,15 +24,16 @@ import pyarrow as pa
 
 from minibroker.pipeline.exchange import chunks, packed, unpacked
 from minibroker.pipeline.grouping import (
+    Ints,
     added,
-    codes_of,
+    coded,
     combined,
     joined,
     largest,
     numbered,
     starts_of,
 )
-from minibroker.pipeline.quota_amounts import PER_EVENT, Events, Ints
+from minibroker.pipeline.quota_amounts import PER_EVENT, Events
 from minibroker.pipeline.quota_units import LEVELS, NAMES, QUOTAS
 
 SLICE_S: Final = 60
@@ -250,7 +251,7 @@ class _Cells:
         self._brokers, self._starts_us = table["broker"].to_numpy(), table["start_us"].to_numpy()
         heads, self._moments = numbered(joined([self._brokers, self._starts_us]))
         """Number of each cell's (broker, interval)."""
-        self._names = {name: codes_of(table[name]) for name in NAMES}
+        self._names = {name: coded(table[name]) for name in NAMES}
         self._event_counts = [
             added(self._moments, len(heads), table[name].to_numpy())[self._moments]
             for name in ("written", "dropped")
@@ -276,8 +277,9 @@ class _Cells:
 
     def _entities(self, names: Sequence[str]) -> tuple[Ints, Ints]:
         """(the index of one cell for each entity, the entity of each cell or -1)."""
-        codes = [self._names[name] for name in names]
-        cells = np.flatnonzero(np.logical_and.reduce([self._moments >= 0, *(c > 0 for c in codes)]))
+        codes = [self._names[name][0] for name in names]
+        there = [self._names[name][0] < len(self._names[name][1]) for name in names]
+        cells = np.flatnonzero(np.logical_and.reduce([self._moments >= 0, *there]))
         found = np.full(len(self._table), -1, np.int64)
         heads, found[cells] = numbered(joined([self._moments, *codes])[cells])
         return cells[heads], found

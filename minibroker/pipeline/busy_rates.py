@@ -24,8 +24,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minibroker.pipeline.exchange import chunks, packed, unpacked
-from minibroker.pipeline.grouping import added, codes_of, combined, joined, numbered, starts_of
-from minibroker.pipeline.quota_amounts import PER_EVENT, Events, Floats, Ints, Names
+from minibroker.pipeline.grouping import (
+    Floats,
+    Ints,
+    added,
+    coded,
+    combined,
+    joined,
+    numbered,
+    starts_of,
+)
+from minibroker.pipeline.quota_amounts import PER_EVENT, Events, Names
 from minibroker.pipeline.quota_units import IP, LEVELS, NAMES, QUOTAS, UNITS
 
 EVENTS_PER_PART: Final = 1_000_000
@@ -64,12 +73,6 @@ RATES: Final = pa.schema(
 """By entity and broker: busy seconds, the rates at some percentiles, the maximum, and the number of
 throttled requests.
 """
-RATES_DDL: Final = (
-    "broker int, quota string, user string, client_id string, ip string, busy_s bigint,"
-    " percentiles array<double>, most double, throttled double"
-)
-"""The same for Spark."""
-
 _SECOND_US: Final = 1_000_000
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _HALF_BITS: Final = np.uint64(32)
@@ -228,9 +231,8 @@ def _parts(series: pa.Table, parts: int) -> Ints:
     """The part of each series: a hash of the entity and its broker, the same in every process."""
     hashed = series["broker"].to_numpy().astype(np.uint64)
     for name in NAMES:
-        column = combined(series[name]).dictionary_encode()
-        texts = [zlib.crc32(text.encode()) for text in column.dictionary.to_pylist()]
-        numbers = column.indices.fill_null(len(texts)).to_numpy()
+        numbers, names = coded(series[name])
+        texts = [zlib.crc32(text.encode()) for text in names.to_pylist()]
         hashed = hashed * _MIX ^ np.array([*texts, 0], np.uint64)[numbers]
     found: Ints = ((hashed * _MIX >> _HALF_BITS) % np.uint64(parts)).astype(np.int64)
     return found
@@ -263,7 +265,7 @@ def busy_seconds(series: pa.Table) -> BusySeconds:
     """Merge the series of each entity and quota."""
     quotas, brokers = series["quota"].to_numpy(), series["broker"].to_numpy().astype(np.int64)
     heads, of_series = numbered(
-        joined([*(codes_of(series[name]) for name in NAMES), quotas, brokers])
+        joined([*(coded(series[name])[0] for name in NAMES), quotas, brokers])
     )
     lists = [combined(series[name]) for name in ("seconds", "amounts", "throttled")]
     seconds, amounts, throttled = (each.flatten().to_numpy() for each in lists)

@@ -1,8 +1,8 @@
-"""Groups rows by integer keys, and adds up their values.
+"""Numbers texts, groups rows by integer keys, and adds up their values.
 
-Owns the numbering of groups; it must never know strings, files or the schema. Invariant: groups are
-numbered in the order of their first row, and only integers are added, so sums do not depend on the
-order of rows. Kafka has no counterpart.
+Owns the numbering of texts and groups; it must never know files or the schema. Invariant: groups
+are numbered in the order of their first row, and only integers are added, so sums do not depend on
+the order of rows. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minibroker.pipeline.quota_amounts import Flags, Floats, Ints
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 KEYS_MAX: Final = 1 << 62
 """Largest range of a combined key; larger ones are renumbered."""
@@ -67,11 +69,14 @@ def starts_of(groups: Ints, count: int) -> Ints:
     return found
 
 
-def codes_of(column: pa.ChunkedArray) -> Ints:
-    """A number for each different value from 1 on, and 0 for null."""
-    codes = combined(column).dictionary_encode().indices.fill_null(-1).to_numpy()
-    found: Ints = codes.astype(np.int64) + 1
-    return found
+def coded(texts: pa.Array | pa.ChunkedArray) -> tuple[Ints, pa.Array]:
+    """(the number of each row's text, the texts by number); null has the number after the last."""
+    if not pa.types.is_dictionary(texts.type):
+        texts = texts.dictionary_encode()
+    if isinstance(texts, pa.ChunkedArray):
+        texts = texts.unify_dictionaries().combine_chunks()
+    numbers = texts.indices.fill_null(len(texts.dictionary)).to_numpy()
+    return numbers.astype(np.int64), texts.dictionary
 
 
 def combined(column: pa.ChunkedArray) -> pa.Array:

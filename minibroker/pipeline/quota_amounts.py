@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
 from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
+from minibroker.pipeline.grouping import Flags, Floats, Ints, coded
 from minibroker.pipeline.quota_units import (
     CHECKS,
     CLIENT,
@@ -30,10 +31,6 @@ from minibroker.pipeline.quota_units import (
     USER,
     USER_AND_CLIENT,
 )
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
-Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 _PLAIN: Final = (
     *("broker", "kind", "time_us", "sample", *NAMES, "api_key", "exempt", "request_bytes"),
@@ -237,16 +234,8 @@ class Events:
         return found
 
     def _names(self, name: str) -> Names:
-        column = self._table.column(name)
-        if not pa.types.is_dictionary(column.type):
-            column = column.dictionary_encode()
-        elif column.num_chunks > 1:
-            column = column.unify_dictionaries()
-        column = pa.chunked_array(column.chunks, column.type).combine_chunks()
-        whole = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-        texts = pa.concat_arrays([whole.dictionary.cast(pa.string()), pa.nulls(1, pa.string())])
-        numbers = _filled(whole.indices, len(texts) - 1).astype(np.int64)
-        return Names(numbers, texts)
+        numbers, texts = coded(self._table.column(name))
+        return Names(numbers, pa.concat_arrays([texts.cast(pa.string()), pa.nulls(1, pa.string())]))
 
 
 def _without_empty(names: Names) -> Names:

@@ -166,8 +166,10 @@ def rates(
     series = scan(
         partial(busy_rates.serialized_series, level=level, parts=parts), busy_rates.PARTS_DDL
     )
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     in_parts = series.repartition("part").sortWithinPartitions("part")
-    return in_parts.mapInArrow(averaged, busy_rates.RATES_DDL)
+    return in_parts.mapInArrow(averaged, from_arrow_schema(busy_rates.RATES))
 
 
 def valued(observed: DataFrame, policy: Policy) -> DataFrame:

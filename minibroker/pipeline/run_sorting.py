@@ -8,17 +8,15 @@ sequence spans are those of the kept events.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from minibroker.lab.activity.schema import ActivityKind
-from minibroker.pipeline.grouping import joined, numbered, starts_of
+from minibroker.pipeline.grouping import coded, joined, numbered, starts_of
 from minibroker.pipeline.layout import BUCKETS, HOUR_US, bucket_of, place_of
 from minibroker.pipeline.sequence_spans import spans_of, spans_overlap
-
-_NONE: Final = -1
 
 
 class SortedRun(NamedTuple):
@@ -84,7 +82,6 @@ def _entities(events: pa.Table) -> tuple[Any, Any, Any]:
         _numbered(events[name]) for name in ("user", "client_id")
     )
     rows, entity_of = numbered(joined([users, clients]))
-    # The last name is that of a null, whose number is -1.
     names = [(user_names[users[row]], client_names[clients[row]]) for row in rows]
     ranks = np.empty(len(names), np.int64)
     ranks[sorted(range(len(names)), key=lambda at: [(n is not None, n) for n in names[at]])] = (
@@ -101,8 +98,7 @@ def _entities(events: pa.Table) -> tuple[Any, Any, Any]:
     return entity_of, ranks, buckets
 
 
-def _numbered(texts: pa.ChunkedArray) -> tuple[Any, list[str | None]]:
-    """(the number of each row's text, -1 for null; the text of each number, and last of -1)."""
-    found = texts.combine_chunks()
-    numbers = found.indices.fill_null(_NONE).to_numpy().astype(np.int64)
-    return numbers, [*found.dictionary.to_pylist(), None]
+def _numbered(column: pa.ChunkedArray) -> tuple[Any, list[str | None]]:
+    """(the number of each row's text, the texts by number, of which the last is a null's)."""
+    numbers, texts = coded(column)
+    return numbers, [*texts.to_pylist(), None]

@@ -116,7 +116,7 @@ class _Events:
     def __init__(self, table: pa.Table, lives: Lives) -> None:
         steps, texts = codes(table, "happened")
         of_text = np.array([_STEPS.index(text) if text in _STEPS else NONE for text in texts])
-        all_steps = of_text[steps] if len(texts) else steps
+        all_steps = of_text[steps]
         rows = np.flatnonzero(all_steps != NONE)
         rows = rows[np.argsort(longs(table, "sequence")[rows], kind="stable")]
         self.table = table.take(pa.array(rows))
@@ -133,7 +133,7 @@ class _Events:
         self.whose: Longs = whose.reshape(-1)
         self.count = int(self.whose.max(initial=-1)) + 1
         reasons, names = codes(self.table, "reason")
-        reason = np.array([*names, ""], object)[reasons]
+        reason = np.array(names, object)[reasons]
         refused = self._steps == _REFUSED
         self._accepted = self._first(self._steps == _ACCEPTED)
         self._delayed = self._first(self._steps == _DELAYED)

@@ -20,7 +20,7 @@ from minibroker.broker.quotas.counter import ORDINALS_PER_MS
 from minibroker.broker.quotas.manager import NS_PER_PERCENT_SECOND
 from minibroker.broker.quotas.types import QuotaType
 from minibroker.lab.activity.schema import ActivityKind
-from minibroker.pipeline.grouping import joined, numbered
+from minibroker.pipeline.grouping import coded, joined, numbered
 from minibroker.pipeline.quota_amounts import (
     FETCH_KEY,
     LENGTH_BYTES,
@@ -107,20 +107,10 @@ def _true(table: pa.Table, name: str) -> Flags:
     return found
 
 
-def codes(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
+def codes(table: pa.Table, name: str) -> tuple[Longs, list[str]]:
     """A string column as numbers, and the strings by number; null becomes the empty string."""
-    column = table.column(name)
-    if not pa.types.is_dictionary(column.type):
-        column = pc.fill_null(column, "").dictionary_encode()
-    column = column.unify_dictionaries().combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks else pa.array([""]).dictionary_encode()[:0]
-    texts = [text or "" for text in column.dictionary.to_pylist()]
-    numbers = column.indices
-    if numbers.null_count:
-        numbers = pc.fill_null(numbers, len(texts))
-        texts.append("")
-    return numbers.to_numpy().astype(np.int32, copy=False), texts
+    numbers, texts = coded(table.column(name))
+    return numbers, [*(text or "" for text in texts.to_pylist()), ""]
 
 
 def of_kind(table: pa.Table, kind: ActivityKind) -> pa.Table:

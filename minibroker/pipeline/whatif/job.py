@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.broker.quotas.counter import ORDINALS_PER_MS
 from minibroker.broker.quotas.entity import USER_AND_CLIENT
@@ -36,14 +37,14 @@ from minibroker.pipeline.whatif.columns import (
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.replay_accuracy import (
-    COMPARED_DDL,
+    COMPARED,
     ComparedDecision,
     Comparison,
     ReplayAccuracy,
     compare_connections,
     compare_decisions,
 )
-from minibroker.pipeline.whatif.rows import DDL, KEY_COLUMNS, LEAST, MOST, OUTCOME, SUMS, merged
+from minibroker.pipeline.whatif.rows import KEY_COLUMNS, LEAST, MOST, OUTCOME, SUMS, merged
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, Row, SparkSession
@@ -72,12 +73,6 @@ DECISIONS: Final = pa.schema(
 recorded one. The other columns are the throttle times of each quota type alone, null if it was not
 checked.
 """
-
-DECISIONS_DDL: Final = ", ".join(
-    f"{field.name} { ({'string': 'string', 'int32': 'int'}.get(str(field.type), 'bigint')) }"
-    for field in DECISIONS
-)
-"""The same for Spark."""
 
 
 def decision_batches(run: Replay) -> Iterator[pa.RecordBatch]:
@@ -132,7 +127,7 @@ def whatif(
     """Replay under each proposal; rows as in `rows.OUTCOME`."""
     replayed = _grouped(
         activity, proposals, _checks(counting), closed=closed, partitions=partitions
-    ).mapInArrow(_replaying(proposals, counting, closed=closed), DDL)
+    ).mapInArrow(_replaying(proposals, counting, closed=closed), from_arrow_schema(OUTCOME))
     return _merged(replayed)
 
 
@@ -158,7 +153,7 @@ def whatif_of_buckets(
                 yield from merged(run.end())
 
     numbers = spark.range(0, len(buckets), 1, max(1, len(buckets)))
-    return numbers.mapInArrow(replay, DDL)
+    return numbers.mapInArrow(replay, from_arrow_schema(OUTCOME))
 
 
 def decisions(
@@ -172,7 +167,7 @@ def decisions(
     """The decision for each request; rows as in `decisions.DECISIONS`."""
     rows = _grouped(activity, proposals, _checks(counting), closed=closed, partitions=partitions)
     return rows.mapInArrow(
-        _replaying(proposals, counting, closed=closed, answers=True), DECISIONS_DDL
+        _replaying(proposals, counting, closed=closed, answers=True), from_arrow_schema(DECISIONS)
     )
 
 
@@ -197,7 +192,7 @@ def replay_accuracy(
         yield compare_connections(run, counting, dropped)
 
     rows = _grouped(activity, [proposal], CHECKS, closed=False, partitions=None)
-    found = rows.mapInArrow(replay, COMPARED_DDL).persist()
+    found = rows.mapInArrow(replay, from_arrow_schema(COMPARED)).persist()
     try:
         sums = found.groupBy("subject", "why").agg(
             F.sum("decisions").alias("n"), F.sum("throttles").alias("t")

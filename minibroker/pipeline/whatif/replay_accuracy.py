@@ -88,12 +88,6 @@ time is its delay: 0 if it was admitted, null if it was rejected after its delay
 left out has the number of decisions, and the reason.
 """
 
-COMPARED_DDL: Final = (
-    "subject string, why string, decisions bigint, throttles bigint, broker int, sequence bigint,"
-    " recorded_ms bigint, replayed_ms bigint"
-)
-"""The same for Spark."""
-
 _FAR: Final = 1 << 42
 
 

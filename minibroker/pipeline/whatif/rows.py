@@ -82,13 +82,6 @@ SUMS: Final = ("requests", "throttled", "throttle_ms", "given_up")
 MOST: Final = ("throttle_ms_max", "last_us", "late_ms")
 LEAST: Final = ("first_us",)
 
-DDL: Final = ", ".join(
-    f"{field.name} "
-    + {"string": "string", "int32": "int", "double": "double"}.get(str(field.type), "bigint")
-    for field in OUTCOME
-)
-"""The same for Spark."""
-
 
 def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Merge rows with equal keys, as of a restarted broker."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.pipeline.commands import report as command
 from minibroker.pipeline.commands import whatif
 from minibroker.pipeline.commands.report import report, write
-from minibroker.pipeline.whatif.rows import DDL
+from minibroker.pipeline.whatif.rows import OUTCOME
 from tests.pipeline.report.sample_events import connection, dropped, request, table
 from tests.pipeline.report.test_outcomes import row as outcome
 
@@ -74,7 +75,7 @@ def test_proposals_are_compared(
         given.extend([table, *counting.counted_from_ms, others])
         calls.append((counting.quota_window_num, [each.table.defaults for each in proposals]))
         rows = [outcome(each.name, "bob", 3, 12_000) for each in proposals]
-        return spark.createDataFrame(rows, DDL)
+        return spark.createDataFrame(rows, from_arrow_schema(OUTCOME))
 
     monkeypatch.setattr(whatif, "replayed", replayed)
     into = tmp_path / "page.html"

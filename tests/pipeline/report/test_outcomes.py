@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.pandas.types import from_arrow_schema
+
 from minibroker.pipeline.report.figures import HEAT_MAX, Outcome, ReportedProposal
 from minibroker.pipeline.report.outcomes import compared
-from minibroker.pipeline.whatif.rows import CLOSED, DDL, OPEN, OUTCOME
+from minibroker.pipeline.whatif.rows import CLOSED, OPEN, OUTCOME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +22,7 @@ def row(proposal: str, user: str, throttled: int = 0, throttle_ms: int = 0, **mo
 
 
 def table(spark: SparkSession, *rows: Any) -> DataFrame:
-    return spark.createDataFrame(list(rows), DDL)
+    return spark.createDataFrame(list(rows), from_arrow_schema(OUTCOME))
 
 
 def test_brokers_and_quotas_of_an_entity_are_added_up(spark: SparkSession) -> None:

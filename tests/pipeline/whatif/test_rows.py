@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pyspark.sql.pandas.types import from_arrow_schema
+
 from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
 from minibroker.broker.quotas.types import QuotaType
 from minibroker.pipeline.whatif.addresses import Addresses
@@ -8,7 +10,7 @@ from minibroker.pipeline.whatif.columns import Lives
 from minibroker.pipeline.whatif.events import new_minutes
 from minibroker.pipeline.whatif.proposal import Counting, Proposal, Sender
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.pipeline.whatif.rows import DDL, OUTCOME, OutcomeRows, merged
+from minibroker.pipeline.whatif.rows import OUTCOME, OutcomeRows, merged
 from tests.pipeline.whatif.activity import connection_row, request_row, requests_table, table
 from tests.pipeline.whatif.oracle import Event
 
@@ -76,5 +78,4 @@ def test_rows_of_two_lives_of_a_broker_become_one() -> None:
 
 
 def test_spark_and_arrow_agree_on_the_columns() -> None:
-    names = [part.split(" ")[0] for part in DDL.split(", ")]
-    assert names == OUTCOME.names
+    assert from_arrow_schema(OUTCOME).fieldNames() == OUTCOME.names

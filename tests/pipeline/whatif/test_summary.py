@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minibroker.pipeline.whatif.rows import DDL, OUTCOME
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from minibroker.pipeline.whatif.rows import OUTCOME
 from minibroker.pipeline.whatif.summary import summary
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def test_summary_reports_and_compares_every_proposal(spark: SparkSession) -> Non
         row("tight", "bob", 0), row("wide", "alice", 0),
         row("tight", "alice", 30_000, "closed", late_ms=90_000, given_up=3),
     ]  # fmt: skip
-    outcome = spark.createDataFrame([tuple(one) for one in rows], DDL)
+    outcome = spark.createDataFrame([tuple(one) for one in rows], from_arrow_schema(OUTCOME))
     lines = list(summary(outcome, ["tight", "wide", "none"], ["open", "closed"]))
     text = "\n".join(lines)
     assert "tight: throttles 1 of the 2 senders that it limits, 14 times, 2 min in total" in text
