@@ -1,4 +1,4 @@
-"""Compiles modules with mypyc when a wheel is built with HATCH_BUILD_HOOKS_ENABLE=1 (docs/adr/0021).
+"""Compiles modules with mypyc for a wheel, with HATCH_BUILD_HOOKS_ENABLE=1 (docs/adr/0021).
 
 Owns the names of the compiled modules: those below ``minibroker`` have the names of their folders,
 those below ``protocol`` only the rest of it. It must never know which modules are compiled; that is
