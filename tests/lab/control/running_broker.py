@@ -17,8 +17,8 @@ from minibroker.broker.apis.base import Mutations, Mutator
 from minibroker.broker.controller.metadata_publisher import MetadataPublisher
 from minibroker.broker.metadata.configs import Alteration, ConfigOperation, Op
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.effective_quotas import EffectiveQuotas
 from minibroker.broker.metadata.image import BROKER, Image, Update
+from minibroker.broker.metadata.quotas import EffectiveQuotas
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metrics.metrics import ProcessMetrics
 from minibroker.broker.network.reports import AcceptorReport, ProcessorReport
