@@ -55,7 +55,8 @@ class CompiledModules(BuildHookInterface[Any]):
             setup = Path(folder, "setup.py")
             arguments = [*MYPY_ARGUMENTS, *sources]
             setup.write_text(SETUP.format(arguments=arguments, target=f"{folder}/c"))
-            self._run([str(setup), "build_ext", "--inplace", "--build-temp", f"{folder}/objects"])
+            options = ["--inplace", "--build-temp", f"{folder}/objects"]
+            self._run([str(setup), "build_ext", *options, "--parallel", str(os.cpu_count())])
         build_data["infer_tag"] = True
         build_data["pure_python"] = False
         for source in sources:

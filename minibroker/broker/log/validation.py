@@ -295,9 +295,9 @@ def _check_records(
             positions_max=RECORD_ERRORS_MAX,
             reads_max=None if budget is None else budget.reads,
         )
-    except TooManyReadsError as error:
+    except TooManyReadsError as exceeded:
         assert budget is not None
-        budget.reads -= error.reads
+        budget.reads -= exceeded.reads
         raise BatchExceedsStepError from None
     except DecodeError as error:
         raise _invalid_record(f"the batch's records cannot be read: {error}") from error

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from operator import attrgetter
 from struct import Struct as Layout
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -51,6 +51,7 @@ from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Array, Struct
 
 if TYPE_CHECKING:
+    from minibroker.broker.network.interception import Interception
     from minibroker.broker.quotas.controller_mutation import Mutated
     from minibroker.broker.quotas.manager import DeferredRecord, QuotaCheck
     from minibroker_protocol.headers import RequestHeader
@@ -88,30 +89,6 @@ class QuotaChecks:
             self.produce = check
         else:
             self.fetch = check
-
-
-class Interception(Protocol):
-    """What an interceptor of requests (``request_observer``) does with one response."""
-
-    @property
-    def sets_throttle_time(self) -> bool:
-        """Whether it has set the throttle time of the response."""
-
-    @property
-    def changes_response(self) -> bool:
-        """Whether it has changed more of the response than its throttle time."""
-
-    def damaged(self, frame: bytes) -> bytes:
-        """The response as ``send`` sends it."""
-
-    async def send(self, frame: bytes) -> int:
-        """Send the response with its length; return the number of bytes.
-
-        Raises ``InterceptorDisconnect``.
-        """
-
-    async def mute(self) -> None:
-        """Wait until the next request may be read."""
 
 
 class RequestCost:

@@ -1,9 +1,10 @@
-"""What may watch the requests of a processor, and what may change them.
+"""What may watch the requests of a processor.
 
 Owns the moments in the life of a connection and a request at which others are called. It must never
-know who watches, or why. Invariant: a processor without observers and interceptor calls nothing; an
-observer never waits and never changes a request. A broker's own figures and quotas are not
-observers: they belong to each request. mitmproxy calls its addons at such moments.
+know who watches, or why. Invariant: a processor without observers calls nothing; an observer never
+waits and never changes a request, which an interceptor may (``interception``). A broker's own
+figures and quotas are not observers: they belong to each request. mitmproxy calls its addons at
+such moments.
 
 The life of a request:
 
@@ -23,20 +24,13 @@ The life of a request:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from minibroker.broker.metadata.image import Image
     from minibroker.broker.network.client_connection import ClientConnection
-    from minibroker.broker.network.quota_stage import Interception, RequestCost
+    from minibroker.broker.network.quota_stage import RequestCost
     from minibroker.runtime.arena import Block
     from minibroker_protocol.headers import RequestHeader
-
-
-class InterceptorDisconnect(Exception):
-    """The interceptor closes the connection; the text says why."""
 
 
 class RequestObserver:
@@ -82,30 +76,3 @@ class RequestObserver:
 
     def failed(self, request: RequestCost) -> None:
         """Called when a request ends without a complete response."""
-
-
-class Interceptor(Protocol):
-    """Changes, delays or replaces requests and responses."""
-
-    @property
-    def forbids_fetch_sessions(self) -> bool:
-        """Whether fetches must name all their partitions."""
-
-    def concerns(self, body: bytes | Block) -> bool:
-        """Whether it may have to do with a request."""
-
-    async def execute(
-        self,
-        client: ClientConnection,
-        header: RequestHeader,
-        request: Any,
-        image: Image,
-        run: Callable[[], Awaitable[Any]],
-    ) -> tuple[Any, Interception | None]:
-        """Return the response to a request, which ``run`` executes, and how to send it.
-
-        Raises ``InterceptorDisconnect``, or ``CloseConnection`` for an error without a response.
-        """
-
-    async def meet(self, client: ClientConnection) -> None:
-        """Meet a new connection. Raises ``InterceptorDisconnect``."""
