@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
 
 from system_tests.faults.conftest import Starter
 from system_tests.harness.control import ask
+from system_tests.harness.jars import PROJECT, import_path
 from system_tests.harness.processes import tree
 from system_tests.harness.waiting import wait_until
 from system_tests.peers.conversation import prepare, run_conversation
@@ -50,7 +51,7 @@ class Imports(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(self.folder)}
+        return {"PYTHONPATH": f"{self.folder}:{import_path(PROJECT)}"}
 
     def block(self) -> None:
         """Let imports fail from now on."""
