@@ -17,9 +17,17 @@ import pytest
 from system_tests.harness.control import ask
 from system_tests.harness.waiting import wait_until
 from system_tests.security.conftest import PASSWORDS, Secured
-from system_tests.security.test_tools import CONFIGS, IN_JAVA, PRODUCER, TOPICS, Tool, tool
+from system_tests.security.test_tools import (
+    CONFIGS,
+    IN_JAVA,
+    PRODUCER,
+    TOPICS,
+    Tool,
+    logging_tools,
+    tool,
+)
 
-__all__ = ["tool"]
+__all__ = ["logging_tools", "tool"]
 
 TOOLS = "org.apache.kafka.tools"
 LOG_DIRS = f"{TOOLS}.LogDirsCommand"
