@@ -12,11 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from minibroker.broker.metrics.log import EventLog
-from minibroker.broker.process.environment import (
-    PROCESSOR,
-    WORKER,
-    role_name,
-)
+from minibroker.broker.process.environment import PROCESSOR, WORKER, role_name
 from minibroker.broker.process.notes import note_state
 from minibroker.broker.settings import JOURNAL_MAX_BYTES
 
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
     from minibroker.lab.control.journal_collector import JournalCollector
     from minibroker.lab.control.operation import ApiOperation
     from minibroker.lab.control.processes import ProcessSignals
-    from minibroker.lab.journal.buffer import JournalBuffer
 
 _State = TypeVar("_State")
 
@@ -95,6 +90,7 @@ class ControlledBroker:
         # Imported when it is switched on, or by the first request about it.
         from minibroker.lab.control.journal_collector import JournalCollector
         from minibroker.lab.observers.journal_files import JournalFiles
+        from minibroker.lab.observers.process_journal import listen_to_notes
 
         env = self.env
         journal = JournalCollector(
@@ -102,7 +98,7 @@ class ControlledBroker:
             self.publisher,
             self._start_soon,
             env.settings[JOURNAL_MAX_BYTES],
-            on_switch=partial(_listen_to_notes, env),
+            on_switch=partial(listen_to_notes, env),
             statuses=env.statuses,
             files=JournalFiles(env.data_dir, env.started_us, EventLog(env.name)),
         )
@@ -124,9 +120,3 @@ class ControlledBroker:
     async def _hand_over_journal(self, process: str, *, ends: bool) -> None:
         if self.env.on_note is not None:
             await self.journal.hand_over(process, ends=ends)
-
-
-def _listen_to_notes(env: Environment, journal: JournalBuffer | None) -> None:
-    from minibroker.lab.observers.process_journal import note_listener
-
-    env.on_note = None if journal is None else note_listener(journal, env.clock.now)

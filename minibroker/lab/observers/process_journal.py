@@ -62,17 +62,14 @@ class ProcessJournal:
         env = self._env
         if is_on == (env.on_note is not None):
             return
-        if not is_on:
-            env.on_note = None
-            self._on_switch(None)
-            return
-        if self._buffer is None:
+        if is_on and self._buffer is None:
             from minibroker.lab.journal.buffer import JournalBuffer
 
             self._buffer = JournalBuffer(time.perf_counter_ns(), self._counts.word(env.name))
             self._buffers[env.name] = self._buffer
-        env.on_note = note_listener(self._buffer, env.clock.now)
-        self._on_switch(self._buffer)
+        buffer = self._buffer if is_on else None
+        listen_to_notes(env, buffer)
+        self._on_switch(buffer)
 
     def _take(self, request: JournalRequest) -> Any:
         return None if self._buffer is None else self._buffer.take(request.received)
@@ -80,6 +77,11 @@ class ProcessJournal:
     def _kill(self, _: KillProcess) -> None:
         save_records(self._env, self._counts, self._buffers)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def listen_to_notes(env: Environment, journal: JournalBuffer | None) -> None:
+    """Record the notes of a role from now on, or stop if there is no journal."""
+    env.on_note = None if journal is None else note_listener(journal, env.clock.now)
 
 
 def note_listener(journal: JournalBuffer, now: Callable[[], float]) -> NoteListener:

@@ -29,7 +29,7 @@ from minibroker.lab.journal.buffer import JournalBuffer
 from minibroker.lab.journal.records import note_record
 from minibroker.lab.observers.journal_files import JournalFiles
 from minibroker.lab.observers.messages import JournalRequest, JournalSwitch, KillProcess
-from minibroker.lab.observers.process_journal import note_listener
+from minibroker.lab.observers.process_journal import listen_to_notes
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.roles import RoleState, RoleStatus
 from minibroker.runtime.rpc import RpcConnection
@@ -38,10 +38,6 @@ from tests.broker.process.conftest import MakeEnvironment, make_env
 __all__ = ["make_env"]
 
 ON, OFF = JournalChange(enabled=True), JournalChange(enabled=False)
-
-
-def listen_to_notes(env: Environment, journal: JournalBuffer | None) -> None:
-    env.on_note = None if journal is None else note_listener(journal, env.clock.now)
 
 
 class Role:
