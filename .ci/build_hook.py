@@ -56,7 +56,7 @@ class CompiledModules(BuildHookInterface[Any]):
             arguments = [*MYPY_ARGUMENTS, *sources]
             setup.write_text(SETUP.format(arguments=arguments, target=f"{folder}/c"))
             options = ["--inplace", "--build-temp", f"{folder}/objects"]
-            self._run([str(setup), "build_ext", *options, "--parallel", str(os.cpu_count())])
+            self._run([str(setup), "build_ext", *options, "--parallel", str(os.cpu_count() or 1)])
         build_data["infer_tag"] = True
         build_data["pure_python"] = False
         for source in sources:
