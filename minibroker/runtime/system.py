@@ -36,7 +36,7 @@ here                                on Linux                        on macOS
                                                                     more than ``OPEN_MAX`` fails
 ==================================  ==============================  ================================
 
-Both systems have what else is used, so it stands where it is used. A port has to know of it:
+Calls that both systems have are made where they are needed. A port has to know of these:
 
 - ``sendfile``, ``FIONREAD``, ``SO_RCVLOWAT``, ``flock``, ``lockf``, ``pwritev``: called alike.
 - ``fsync`` writes to the drive on Linux; on macOS only ``F_FULLFSYNC`` empties the drive's cache.

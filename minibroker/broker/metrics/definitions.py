@@ -139,7 +139,7 @@ def _metric(
     return metric
 
 
-# A table by hand: the row of a metric begins with its constant and ends with Kafka's name for it.
+# A table by hand: the row of a metric starts with its constant and ends with Kafka's name for it.
 # fmt: off
 
 # ----------------------------------------------------------------------------------------- requests

@@ -1,7 +1,7 @@
-"""What a process says about itself while somebody listens: states, rejections, the clock.
+"""Notes of a process about itself, for a listener: states, rejections, the clock.
 
-Owns how such notes are made. It must never know who listens. Invariant: while nobody does, a note
-costs one comparison. Kafka logs state changes in ``state-change.log``.
+Owns how notes are made. It must never know the listener. Invariant: without one, a note costs one
+comparison. Kafka logs state changes in ``state-change.log``.
 """
 
 from __future__ import annotations

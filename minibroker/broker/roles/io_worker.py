@@ -84,7 +84,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Purgatory(Generic[Key]):
-    """Waiters by the keys that they wait for."""
+    """Requests that wait until a log has grown, by the keys that they wait for.
+
+    A waiter is woken when the first of its keys is, is registered at most once for each, and is
+    always removed at its end. Kafka's ``DelayedOperationPurgatory``.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[Key, dict[Waiter, None]] = {}

@@ -74,7 +74,7 @@ def _parse_persona(name: str) -> Persona:
 
 _PERSONA = SettingType(Kind.STRING, "persona", _parse_persona, str)
 
-# A table by hand: the row of a setting begins with its constant and ends with its description.
+# A table by hand: the row of a setting starts with its constant and ends with its description.
 # fmt: off
 
 # --------------------------------------------------------------------------- identity and addresses

@@ -141,7 +141,7 @@ class RequestJournal(RequestObserver):
     def answering(self, request: RequestCost, frame: bytes | None, size: int) -> None:
         """Record a response that will be sent, unless that can be done afterwards."""
         in_flight = self._in_flight.get(request.client.number)
-        if in_flight is None:  # The journal was switched on meanwhile.
+        if in_flight is None:  # Received before the journal was on.
             in_flight = self._in_flight[request.client.number] = _InFlight(None)
         if in_flight.response is not None:
             return

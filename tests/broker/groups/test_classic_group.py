@@ -45,9 +45,9 @@ def test_initial_delay_with_more_joins_gives_one_generation(
     play >> 0.1  # the delay of 3 s is extended by 3 s because another member joined
     play >> 2.9 >> say.join(3, client_id="c")
     play >> 0.1 >> 2.9
-    everybody = ("a-id1", "b-id2", "c-id3")
+    all_members = ("a-id1", "b-id2", "c-id3")
     play >> 0.1
-    play << say.joined(1, "a-id1", "a-id1", everybody)
+    play << say.joined(1, "a-id1", "a-id1", all_members)
     play << say.joined(2, "b-id2", "a-id1") << say.joined(3, "c-id3", "a-id1")
     assert play.is_in(GroupState.COMPLETING_REBALANCE)
 

@@ -256,11 +256,11 @@ async def test_controller_that_is_deposed_ends(
     ready = trio.Event()
     stores: list[Store] = []
 
-    async def open_and_tell(settings: Settings, data_dir: Path, failed: StorageFailed) -> Store:
+    async def open_and_report(settings: Settings, data_dir: Path, failed: StorageFailed) -> Store:
         stores.append(await open_store(settings, data_dir, failed))
         return stores[0]
 
-    monkeypatch.setattr("minibroker.broker.roles.controller.open_store", open_and_tell)
+    monkeypatch.setattr("minibroker.broker.roles.controller.open_store", open_and_report)
 
     async def depose() -> None:
         await ready.wait()
@@ -278,11 +278,11 @@ async def test_topics_written_by_other_programs_reach_all_processes(
 ) -> None:
     stores: list[Store] = []
 
-    async def open_and_tell(settings: Settings, data_dir: Path, failed: StorageFailed) -> Store:
+    async def open_and_report(settings: Settings, data_dir: Path, failed: StorageFailed) -> Store:
         stores.append(await open_store(settings, data_dir, failed))
         return stores[0]
 
-    monkeypatch.setattr("minibroker.broker.roles.controller.open_store", open_and_tell)
+    monkeypatch.setattr("minibroker.broker.roles.controller.open_store", open_and_report)
     async with running_controller(make_env) as at:
         for name in NAMES:
             await at.follow(name)
