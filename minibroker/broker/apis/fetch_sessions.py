@@ -139,6 +139,8 @@ class FetchSession:
         self._watched: dict[TopicPartition, CachedPartition] = {}
         self._positions = 0
         self._sent: tuple[tuple[Sent, ...], dict[int, int]] = ((), {})
+        self._is_closed = False
+        self._was_resent = False
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -196,6 +198,21 @@ class FetchSession:
             self.parts.forget(cached.owner, cached.name)
             del self._watched[cached.name]
             cached.owner = None
+
+    def close(self) -> None:
+        """Leave the cache; a fetch that is waiting may still use the session."""
+        self._is_closed = True
+
+    def may_resend(self) -> bool:
+        """Whether a worker that does not know the session is sent all its partitions.
+
+        A closed session is sent only once more: it is in no slot, so it might displace another
+        session from a worker, which would displace it in turn, for as long as both are waiting.
+        """
+        if self._is_closed and self._was_resent:
+            return False
+        self._was_resent = self._is_closed
+        return True
 
     def note_sent(self, sent: Iterable[Sent], marks: dict[int, int]) -> None:
         """Note what a response says; valid unless the response is withdrawn before the next use.
@@ -289,12 +306,13 @@ class FetchSessionCache:
         """Close a session if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
+            session.close()
             self._partitions -= session.size
 
     def clear(self) -> None:
         """Close all sessions."""
-        self._sessions.clear()
-        self._partitions = 0
+        for session_id in list(self._sessions):
+            self.remove(session_id)
 
     def _evict(self, size: int, now: float, is_privileged: bool) -> bool:
         """Evict a session for a new one with ``size`` partitions, if a session must give way.

@@ -191,6 +191,8 @@ def next_session_round(
     parts = context.session.parts
     lost = [owner for owner, reply in replies.items() if reply.is_lost]
     if lost:
+        if not context.session.may_resend():
+            return None
         enough = limits.bytes_min if len(replies) == 1 else 0
         return Round(parts.complete_parts(lost, limits, enough))
     size = sum(reply.size for reply in replies.values())
