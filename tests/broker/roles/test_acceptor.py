@@ -306,13 +306,18 @@ async def test_shortage_of_descriptors_is_shown_and_ends_while_the_clock_is_froz
     ]
 
 
-async def test_descriptor_shortage_closes_delayed_rejections(
-    make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close no delayed connection, however slow the machine is."""
+
     async def sleep_real(_clock: Any, _seconds: float) -> None:
         await trio.sleep_forever()
 
     monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
+
+
+@pytest.mark.usefixtures("no_ticks")
+async def test_descriptor_shortage_closes_delayed_rejections(make_env: MakeEnvironment) -> None:
     source = Short(failures=0)
     async with running_acceptor(make_env, 1, source, "kafka_connections_max=0") as at:
         await at.processor(0)
@@ -334,6 +339,7 @@ class Endless(MemorySource):
         return memory_stream_pair()[1]
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_storm_of_rejected_connections_does_not_starve_other_tasks(
     make_env: MakeEnvironment,
 ) -> None:
