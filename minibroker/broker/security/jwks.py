@@ -45,7 +45,7 @@ def verifier(jwks: str) -> Verifier:
         raise UnusableKeys(text) from None
     try:
         found = list(_usable(json.loads(jwks)["keys"]))
-    except (ValueError, AttributeError, TypeError, KeyError) as error:
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
         raise UnusableKeys(f"is not a JWKS with usable keys: {error!r}") from None
     if not found:
         raise UnusableKeys("has no usable key")
@@ -56,7 +56,7 @@ def verifier(jwks: str) -> Verifier:
     def verify(token: str) -> Claims:
         try:
             name = jwt.get_unverified_header(token).get("kid")
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, RecursionError) as error:  # Some versions of PyJWT raise both.
             raise BadToken(f"it is not a JWS ({type(error).__name__})") from None
         why: Exception | None = None
         # A token without a key id may have been signed by any key.
@@ -68,7 +68,7 @@ def verifier(jwks: str) -> Verifier:
                     algorithms=key.algorithms,
                     options=cast("Any", _CLAIMS_UNCHECKED),
                 )
-            except jwt.PyJWTError as error:
+            except (jwt.PyJWTError, RecursionError) as error:
                 why = error
             else:
                 return claims

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import builtins
 import json
 from typing import Any
@@ -37,9 +38,20 @@ def test_token_signed_with_known_key_is_accepted() -> None:
     assert verifier(jwks(jwk(KEY)))(signed(key_id=None)) == CLAIMS
 
 
+def nested(key: Any = None) -> str:
+    """A token with JSON that is nested too deeply, in its header or in claims that a key signs."""
+    arrays = "[" * 100_000 + "]" * 100_000
+    if key is not None:
+        return jwt.api_jws.encode(arrays.encode(), key, "ES256", headers={"kid": "k1"})
+    header = base64.urlsafe_b64encode(f'{{"alg":"ES256","kid":{arrays}}}'.encode()).rstrip(b"=")
+    return f"{header.decode()}.e30.AAAA"
+
+
 @pytest.mark.parametrize(
     "token",
     [
+        nested(),
+        nested(KEY),
         signed(OTHER),
         signed(key_id="k2"),
         unsigned(CLAIMS),
@@ -48,6 +60,7 @@ def test_token_signed_with_known_key_is_accepted() -> None:
         "a.b.c",
         signed()[:-4] + "AAAA",
     ],
+    ids=lambda token: token[:20],
 )
 def test_invalid_proof_is_rejected(token: str) -> None:
     with pytest.raises(BadToken):
@@ -79,7 +92,19 @@ def test_jwk_alg_and_use_restrict_accepted_signatures(algorithm: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "[]", '{"keys": []}', '{"keys": 7}', '{"keys": [7]}', '{"keys": [{"kty": "x"}]}'],
+    [
+        *(
+            "",
+            "{}",
+            "[]",
+            '{"keys": []}',
+            '{"keys": 7}',
+            '{"keys": [7]}',
+            '{"keys": [{"kty": "x"}]}',
+        ),
+        "[" * 100_000,
+    ],
+    ids=lambda text: text[:20],
 )
 def test_jwks_without_usable_keys_is_rejected(text: str) -> None:
     with pytest.raises(UnusableKeys):
