@@ -1,13 +1,14 @@
-"""``minibroker start``: start a broker with settings from options and a file.
+"""``minibroker start``: start a broker with settings from options, the environment and a file.
 
 Owns the conversion of options to settings. It must never know the parts of a broker. Invariant: an
 option is equivalent to its setting and overrides it, so ``--listener`` overrides ``listeners`` in
-the file. Kafka's ``kafka-server-start.sh`` has ``--override``.
+the environment, which overrides the file. Kafka's ``kafka-server-start.sh`` has ``--override``.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,7 +137,7 @@ def read_settings(
     profile: str,
     control: str | None,
 ) -> Settings:
-    """Read settings from options and file. Raises `BadConfig`, which lists all problems."""
+    """Read settings from all sources. Raises `BadConfig`, which lists all problems."""
     from minibroker.broker.settings import (
         ConfigError,
         SettingEntry,
@@ -144,6 +145,7 @@ def read_settings(
         read_pairs,
         read_properties,
     )
+    from minibroker.broker.settings.environment import read_environment
 
     if config is not None and not config.exists():
         raise InvalidUsage(f"--config {config}: there is no such file")
@@ -151,6 +153,8 @@ def read_settings(
     try:
         if config is not None:
             entries += read_properties(config)
+        named, ignored = read_environment(os.environ)
+        entries += named
         entries += read_pairs(pairs)
         if listeners:
             entries.append(SettingEntry("listeners", ",".join(listeners), "--listener"))
@@ -158,6 +162,6 @@ def read_settings(
             entries.append(SettingEntry("log.dirs", str(data_dir), "--data-dir"))
         if control is not None:
             entries.append(SettingEntry("control.listener", control, "--control"))
-        return Settings.from_entries(entries, profile)
+        return Settings.from_entries(entries, profile, ignored=ignored)
     except ConfigError as error:
         raise BadConfig("\n  ".join(["invalid settings:", *error.problems])) from None

@@ -44,6 +44,23 @@ def test_start_options_override_pairs_and_pairs_override_the_file(tmp_path: Path
     )
 
 
+def test_environment_overrides_the_file_and_options_override_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("num.io.threads=4\nnum.partitions=3\nbroker.id=1\n")
+    monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "5")
+    monkeypatch.setenv("MINIBROKER_NUM_IO_THREADS", "6")
+    monkeypatch.setenv("KAFKA_BROKERS_OF_MY_PROGRAM", "k:9092")
+    settings = read(config=file, pairs=["num.partitions=7"])
+    assert (settings[NUM_PARTITIONS], settings[NUM_IO_THREADS]) == (7, 6)
+    assert settings.where(NUM_IO_THREADS) == "$MINIBROKER_NUM_IO_THREADS"
+    assert "KAFKA_BROKERS_OF_MY_PROGRAM" in settings.warnings[0]
+    monkeypatch.setenv("MINIBROKER_NUM_PARTITION", "5")
+    with pytest.raises(BadConfig, match=r"num\.partition \(\$MINIBROKER_NUM_PARTITION\)"):
+        read()
+
+
 def test_start_options_set_data_directory_and_control_listener(tmp_path: Path) -> None:
     settings = read(data_dir=tmp_path, control="127.0.0.1:8080")
     assert settings.data_dir == str(tmp_path)

@@ -23,11 +23,20 @@ _OPENING = """\
 This page is generated from `minibroker/broker/settings/`; change the definitions and run \
 `python -m minibroker.broker.settings.reference > docs/reference/settings.md`.
 
-Configure the broker with properties files (`--config server.properties`) or options \
-(`--set num.partitions=3`). Options take precedence over files, and later entries over earlier \
-ones. `--profile kafka` uses Kafka's defaults where they differ; the column *Default* shows both. \
+Configure the broker with properties files (`--config server.properties`), environment variables \
+or options (`--set num.partitions=3`). Options take precedence over the environment, which takes \
+precedence over files, and later entries over earlier ones. `--profile kafka` uses Kafka's \
+defaults where they differ; the column *Default* shows both. \
 Listeners and the data directory have the same defaults in both profiles, so a test broker neither \
 opens a port to the network nor leaves files behind.
+
+`minibroker start` takes each setting from `MINIBROKER_` and its name in upper case, with `_` for \
+`.`, `-` and `_` (`MINIBROKER_NUM_PARTITIONS=3`), and from the names that Kafka's image takes: \
+`KAFKA_`, with `_` for `.`, `__` for `_` and `___` for `-`, also in names for one listener \
+(`KAFKA_LISTENER_NAME_OUTSIDE_SASL_ENABLED_MECHANISMS`). `MINIBROKER_` takes precedence over \
+`KAFKA_`. An unknown name with `MINIBROKER_` is rejected; one with `KAFKA_` only if it resembles a \
+setting, because applications have such variables too: a warning lists the others. \
+Test brokers (`MiniBroker`) do not read the environment.
 
 The broker rejects an unknown name and suggests the nearest valid one. Kafka settings that \
 minibroker does not support cause one warning, so you can use a properties file written for Kafka. \

@@ -209,16 +209,18 @@ class Settings:
         entries: Iterable[SettingEntry],
         profile: str = "laptop",
         environment: Mapping[str, str] = os.environ,
+        ignored: Iterable[SettingEntry] = (),
     ) -> Settings:
         """Create settings from entries in order of increasing precedence.
 
-        ``environment`` contains the variables for ``${env:NAME}`` in values.
+        ``environment`` contains the variables for ``${env:NAME}`` in values. ``ignored`` are
+        entries that are mentioned as having no effect.
         """
         if profile not in PROFILES:
             raise ConfigError([f"--profile {profile}: must be one of {', '.join(PROFILES)}"])
         values = {name: _default(declared, profile) for name, declared in BROKER_SETTINGS.items()}
         where: dict[str, str] = {}
-        ignored: dict[str, SettingEntry] = {}
+        without_effect = {entry.name: entry for entry in ignored}
         problems: list[str] = []
         for entry in {entry.name: entry for entry in entries}.values():
             declared = broker_setting(entry.name)
@@ -232,7 +234,7 @@ class Settings:
                     problems.append(_problem(shown, str(error)))
                 where[entry.name] = entry.where
             elif is_unsupported_kafka_setting(entry.name):
-                ignored[entry.name] = entry
+                without_effect[entry.name] = entry
             else:
                 suggestions = unknown_name(entry.name, BROKER_SETTINGS)
                 problems.append(
@@ -240,7 +242,7 @@ class Settings:
                 )
         if problems:
             raise ConfigError(problems)
-        settings = cls(values, where, tuple(ignored.values()), profile)
+        settings = cls(values, where, tuple(without_effect.values()), profile)
         settings._settle_synonyms()
         settings._settle_persona()
         problems = [*settings.problems(), *settings._start_problems()]
