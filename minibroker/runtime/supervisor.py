@@ -28,7 +28,10 @@ from minibroker.runtime.system import thread_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-START_SECONDS_MAX: Final = 30.0
+START_SECONDS_MAX: Final = 120.0
+"""A hundred times what a start takes: on a machine with a load of ten for each core, a role whose
+libraries are not in the file cache takes longer than half a minute. One that dies ends it at once.
+"""
 DRAIN_SECONDS: Final = 8.0
 """Less than the ten seconds that container tools wait, and more than healthy roles need on two
 busy cores: a killed role cannot finish its work.

@@ -25,7 +25,8 @@ from typing import IO, Any, Final, NamedTuple
 from minibroker.python_command import python_command
 from minibroker.runtime.system import nameless_address
 
-READY_SECONDS_MAX: Final = 30.0
+READY_SECONDS_MAX: Final = 120.0
+"""As long as a broker waits for its processes."""
 STOP_SECONDS_MAX: Final = 10.0
 CONNECT_ATTEMPTS_MAX: Final = 200
 CONNECT_PAUSE_S: Final = 0.005
