@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from minibroker.broker.metadata.image import Image
-    from minibroker.broker.network.client_connection import ClientConnection
+    from minibroker.broker.network.client_connection import ClientConnection, RequestReader
     from minibroker.broker.network.principal_builder import PrincipalBuilder
     from minibroker.broker.network.request_handler import RequestHandler
-    from minibroker.broker.network.request_reader import RequestReader
     from minibroker.broker.network.sasl import SaslAuthenticator
     from minibroker.broker.network.ssl_contexts import SslContexts
     from minibroker.runtime.arena import Block

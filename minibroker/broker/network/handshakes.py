@@ -13,8 +13,7 @@ from typing import Final
 import trio
 
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.broker.network.client_connection import ClientConnection
-from minibroker.broker.network.idle_connections import IdleConnections
+from minibroker.broker.network.client_connection import ClientConnection, IdleConnections
 from minibroker.runtime.clock import Clock
 
 TLS_S: Final = 10.0

@@ -30,8 +30,7 @@ from minibroker.broker.apis.serving import serving
 from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import FetchSessionFigures
-from minibroker.broker.network.client_connection import ClientConnection
-from minibroker.broker.network.connection_state import ChannelEvent
+from minibroker.broker.network.client_connection import LENGTH_BYTES, ChannelEvent, ClientConnection
 from minibroker.broker.network.open_files import OpenFiles
 from minibroker.broker.network.quota_stage import (
     QuotaStage,
@@ -39,7 +38,6 @@ from minibroker.broker.network.quota_stage import (
     count_records,
     first_error,
 )
-from minibroker.broker.network.request_reader import LENGTH_BYTES
 from minibroker.broker.network.response_cache import CachedResponse, ResponseCache
 from minibroker.broker.network.response_sender import (
     COPIED_BYTES_MAX,

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from minibroker.broker.metrics.definitions import CloseReason
+from minibroker.broker.network.client_connection import SCRATCH_BYTES, RequestReader
 from minibroker.broker.network.quota_stage import RequestCost
-from minibroker.broker.network.request_reader import SCRATCH_BYTES, RequestReader
 from minibroker.broker.network.single_requests import DelayedRequest
 from minibroker.broker.settings import SOCKET_REQUEST_MAX_BYTES
 from minibroker.runtime.arena import ArenaPart, Block

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.broker.network.connection_state import ChannelState
+from minibroker.broker.network.client_connection import ChannelState
 
 if TYPE_CHECKING:
     from minibroker.broker.network.client_connection import ClientConnection

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.broker.apis.api_versions import software_in
 from minibroker.broker.apis.registry import APIS
-from minibroker.broker.network.request_reader import LENGTH_BYTES
+from minibroker.broker.network.client_connection import LENGTH_BYTES
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.headers import (

@@ -35,15 +35,17 @@ from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.metrics.log import ConnectionCloses, EventLog
 from minibroker.broker.metrics.metrics import Fill
 from minibroker.broker.network.authenticator import Authenticator
-from minibroker.broker.network.client_connection import ClientConnection
+from minibroker.broker.network.client_connection import (
+    ChannelEvent,
+    ClientConnection,
+    IdleConnections,
+    evict_slow_claims,
+)
 from minibroker.broker.network.close_reasons import (
     AUTHENTICATION_FAILURES,
     close_reason,
     leaf_error,
 )
-from minibroker.broker.network.connection_state import ChannelEvent
-from minibroker.broker.network.eviction import evict_slow_claims
-from minibroker.broker.network.idle_connections import IdleConnections
 from minibroker.broker.network.open_files import OpenFiles
 from minibroker.broker.network.quota_stage import QuotaStage
 from minibroker.broker.network.reports import CONNECTIONS_SHOWN_MAX, ProcessorReport

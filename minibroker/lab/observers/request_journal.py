@@ -14,8 +14,8 @@ import time
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
+from minibroker.broker.network.client_connection import LENGTH_BYTES
 from minibroker.broker.network.request_observer import RequestObserver
-from minibroker.broker.network.request_reader import LENGTH_BYTES
 from minibroker.broker.process.environment import NotedClient
 from minibroker.broker.process.notes import note
 from minibroker.lab.journal.entries import FRAME_BYTES_MAX, may_have_secrets

@@ -20,8 +20,7 @@ from minibroker.broker.metadata.image import (
     TopicCreated,
     apply,
 )
-from minibroker.broker.network.client_connection import ClientConnection
-from minibroker.broker.network.connection_state import ChannelState
+from minibroker.broker.network.client_connection import ChannelState, ClientConnection
 from minibroker.broker.network.open_files import OpenFiles
 from minibroker.broker.network.quota_stage import QuotaStage
 from minibroker.broker.network.request_handler import RequestHandler

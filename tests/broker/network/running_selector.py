@@ -13,10 +13,13 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
-from minibroker.broker.network.client_connection import ClientConnection
+from minibroker.broker.network.client_connection import (
+    SCRATCH_BYTES,
+    ClientConnection,
+    RequestReader,
+)
 from minibroker.broker.network.quota_stage import RequestCost
 from minibroker.broker.network.request_loop import NewConnectionPacer, Selector
-from minibroker.broker.network.request_reader import SCRATCH_BYTES, RequestReader
 from minibroker.broker.network.single_requests import DelayedRequests
 from minibroker.broker.roles.io_worker import Purgatory
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena

@@ -11,8 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.apis.base import Caller, Context
 from minibroker.broker.metadata.image import ConfigChanged, Image, apply
-from minibroker.broker.network.client_connection import ClientConnection
-from minibroker.broker.network.connection_state import ChannelEvent, ChannelState
+from minibroker.broker.network.client_connection import ChannelEvent, ChannelState, ClientConnection
 from minibroker.broker.network.quota_stage import QuotaStage, RequestCost, is_exempt
 from minibroker.broker.process.environment import PROCESSOR
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES

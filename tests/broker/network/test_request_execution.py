@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from minibroker.broker.apis import metadata
 from minibroker.broker.apis.produce import ProducePart
 from minibroker.broker.metadata.image import Topic, TopicCreated, apply
-from minibroker.broker.network.connection_state import ChannelState
+from minibroker.broker.network.client_connection import ChannelState
 from minibroker.broker.quotas.controller_mutation import Mutated
 from minibroker.runtime.rpc import PeerLost
 from minibroker_protocol.errors import DecodeError, ErrorCode, UnsupportedVersion

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.apis.produce import ProduceOutcome, ProducePart
 from minibroker.broker.metrics.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
-from minibroker.broker.network.connection_state import ChannelState
+from minibroker.broker.network.client_connection import ChannelState
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from minibroker_protocol.registry import ApiKey

@@ -7,10 +7,9 @@ from typing import Any, cast
 import pytest
 import trio
 
-from minibroker.broker.network.client_connection import ClientConnection
+from minibroker.broker.network.client_connection import ClientConnection, RequestReader
 from minibroker.broker.network.quota_stage import RequestCost
 from minibroker.broker.network.request_observer import RequestObserver
-from minibroker.broker.network.request_reader import RequestReader
 from minibroker.runtime.arena import Block
 from minibroker.runtime.stream import StreamClosed
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest

@@ -12,8 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.broker.network.client_connection import ClientConnection
-from minibroker.broker.network.connection_state import ChannelEvent
+from minibroker.broker.network.client_connection import ChannelEvent, ClientConnection
 from minibroker.broker.network.request_pause import RequestPause
 from minibroker.runtime.stream import memory_stream_pair
 

@@ -15,9 +15,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
-from minibroker.broker.network.client_connection import ClientConnection
+from minibroker.broker.network.client_connection import ClientConnection, InvalidRequestSize
 from minibroker.broker.network.request_loop import RESPONSES_MAX, ROUND_REQUESTS_MAX
-from minibroker.broker.network.request_reader import InvalidRequestSize
 from minibroker.runtime.stream import memory_stream_pair
 from minibroker.runtime.worktime import WorkTime
 from tests.broker.network.running_selector import (

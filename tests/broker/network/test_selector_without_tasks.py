@@ -12,8 +12,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.metrics.definitions import CloseReason
+from minibroker.broker.network.client_connection import SCRATCH_BYTES
 from minibroker.broker.network.request_loop import PER_TURN
-from minibroker.broker.network.request_reader import SCRATCH_BYTES
 from tests.broker.network.running_selector import (
     PATIENCE_S,
     Connection,
