@@ -39,7 +39,6 @@ SHELL = "a thin shell: every test with a whole broker runs it, simulated or real
 WITHOUT_OWN_TEST: dict[str, str] = {
     "minibroker/broker/apis/base.py": "declarations that every test of an API uses",
     "minibroker/launch/processes.py": SHELL,
-    "minibroker/broker/network/reports.py": "tested by its two roles",
 }
 """Source file -> why it has no test file of its own. It may only shrink."""
 

@@ -15,8 +15,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.admission.rejected_connections import QUEUE
-from minibroker.broker.connections.delayed_close import AT_ONCE, PER_S, TICK_S
+from minibroker.broker.admission.rejected_connections import AT_ONCE, PER_S, QUEUE, TICK_S
 from minibroker.broker.metrics.definitions import COUNTED, QUEUE_USED
 from minibroker.broker.settings import Settings
 from minibroker.launch.tasks import TaskBroker

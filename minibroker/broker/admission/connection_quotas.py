@@ -9,30 +9,31 @@ counted until ``left``. Kafka's ``ConnectionQuotas.inc`` and ``Acceptor.accept``
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, NoReturn
 
 import trio
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection, OpenConnection
-from minibroker.broker.admission.blocked_time import BlockedTime
 from minibroker.broker.admission.connection_events import (
     ConnectionEvents,
     ConnectionFacts,
     ExceededLimit,
 )
 from minibroker.broker.admission.connection_figures import (
+    BlockedTime,
     ConnectionFigures,
     read_connection_figures,
 )
-from minibroker.broker.admission.connection_limits import count_limits, hosts_of, rate_limits
-from minibroker.broker.admission.host_addresses import HostAddresses
-from minibroker.broker.admission.limit_names import (
+from minibroker.broker.admission.connection_limits import (
     count_limit,
+    count_limits,
+    hosts_of,
     override_hosts,
     quota_hosts,
     rate_limit,
+    rate_limits,
     rate_setting,
     slot_setting,
 )
@@ -65,6 +66,7 @@ from minibroker.broker.settings import (
 )
 from minibroker.broker.settings.dynamic import Configs, effective
 from minibroker.runtime.clock import now_ms, whole_ms
+from minibroker.runtime.hosts import is_address, look_up
 from minibroker.runtime.stream import Address
 
 DELAYED_MAX: Final = 1000
@@ -326,3 +328,78 @@ class ConnectionQuotas:
         ):
             gauges.update({(metric.name, (listener,)): ms for listener, ms in times.items()})
         return gauges
+
+
+# --------------------------------------------------------------------------------------------------
+# Addresses of the hosts that are named in limits.
+#
+# Owns the names to resolve and their addresses. It must never know what the addresses are for.
+# Invariant: no connection waits for a resolver. A host has no addresses until they are known, and a
+# callback reports the change; each host is resolved once while a limit names it. Kafka's
+# ``ConnectionQuotas`` keeps an ``InetAddress`` in place of each name.
+
+
+class HostAddresses:
+    """Hosts and their addresses; ``run`` must be running to resolve them."""
+
+    def __init__(
+        self, changed: Callable[[], None], unknown: Callable[[str, OSError], None]
+    ) -> None:
+        """``changed`` is called when more is known, ``unknown`` for a host that has no address."""
+        self._changed = changed
+        self._unknown = unknown
+        self._known: dict[str, Sequence[str]] = {}
+        self._hosts: set[str] = set()
+        self._in_progress: set[str] = set()
+        self._hosts_changed = trio.Event()
+        self._resolved = trio.Event()
+
+    def set_hosts(self, hosts: Collection[str]) -> None:
+        """Resolve these hosts if they are not known, and forget all others."""
+        self._hosts = {host for host in hosts if not is_address(host)}
+        self._known = {host: self._known[host] for host in self._hosts & set(self._known)}
+        self._hosts_changed.set()
+
+    def addresses(self, host: str) -> Sequence[str]:
+        """Return the known addresses of a host; of an address, the address itself."""
+        return [host] if is_address(host) else self._known.get(host, ())
+
+    def unknown(self, hosts: Collection[str]) -> list[str]:
+        """Return those of the hosts that have no address, or none yet."""
+        return sorted({host for host in hosts if not self.addresses(host)})
+
+    @property
+    def are_resolved(self) -> bool:
+        """Whether all hosts have been looked up."""
+        return self._hosts <= self._known.keys()
+
+    async def wait_resolved(self) -> None:
+        """Wait until all hosts have been looked up."""
+        while not self.are_resolved:
+            await self._resolved.wait()
+
+    async def run(self) -> None:
+        """Look up hosts until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                for host in sorted(self._hosts - set(self._known) - self._in_progress):
+                    self._in_progress.add(host)
+                    nursery.start_soon(self._look_up, host)
+                self._hosts_changed = trio.Event()
+                await self._hosts_changed.wait()
+
+    async def _look_up(self, host: str) -> None:
+        try:
+            found: Sequence[str] = await look_up(host)
+        except OSError as error:
+            found = ()
+            if host in self._hosts:
+                self._unknown(host, error)
+        self._in_progress.discard(host)
+        if host in self._hosts:
+            self._known[host] = found
+        if found:
+            self._changed()
+        self._hosts_changed.set()
+        self._resolved.set()
+        self._resolved = trio.Event()

@@ -47,7 +47,7 @@ _ORDINARY: Final = frozenset(
         CloseReason.IDLE,
         CloseReason.STOPPING,
         CloseReason.RESET,
-        CloseReason.UNSUPPORTED_VERSION,  # `network.unserved_clients` logs it once for each client
+        CloseReason.UNSUPPORTED_VERSION,  # `network.reports` logs it once for each client
     }
 )
 

@@ -8,13 +8,14 @@ session has expired executes no further one. Kafka's ``KafkaChannel.prepare``, K
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.broker.network.handshakes import authentications, tls_handshakes
+from minibroker.broker.network.client_connection import ClientConnection, IdleConnections
 from minibroker.broker.settings import (
     CONNECTION_FAILED_AUTHENTICATION_DELAY_MS,
     PRINCIPAL_BUILDER_CLASS,
@@ -22,6 +23,7 @@ from minibroker.broker.settings import (
     Settings,
 )
 from minibroker.broker.settings.listeners import has_sasl, has_tls
+from minibroker.runtime.clock import Clock
 from minibroker.runtime.stream import StreamClosed
 from minibroker_protocol.registry import ApiKey
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from minibroker.broker.metadata.image import Image
-    from minibroker.broker.network.client_connection import ClientConnection, RequestReader
+    from minibroker.broker.network.client_connection import RequestReader
     from minibroker.broker.network.principal_builder import PrincipalBuilder
     from minibroker.broker.network.request_handler import RequestHandler
     from minibroker.broker.network.sasl import SaslAuthenticator
@@ -253,3 +255,68 @@ class Authenticator:
         """Wait in real time before a failure is answered, which slows down guessing (KIP-306)."""
         delay_ms = self._settings[CONNECTION_FAILED_AUTHENTICATION_DELAY_MS]
         await self._clock.sleep_real(delay_ms / 1000)
+
+
+# --------------------------------------------------------------------------------------------------
+# Close connections whose TLS handshake or authentication takes too long.
+#
+# Real time counts: on a frozen clock a half-open handshake would stay forever, and an advance of
+# the clock would end those of honest clients.
+
+TLS_S: Final = 10.0
+"""How long the TLS handshake may take, in real seconds."""
+
+SASL_S: Final = 30.0
+"""How long SASL authentication may take, in real seconds."""
+
+
+class Handshakes:
+    """Handshakes of one kind in progress in one processor."""
+
+    def __init__(self, clock: Clock, limit_s: float, reason: CloseReason, text: str) -> None:
+        """A late connection is closed for ``reason``, which ``text`` explains in the log."""
+        self._clock = clock
+        self._limit_s = limit_s
+        self._reason = reason
+        self._text = text
+        self._started: IdleConnections[ClientConnection] = IdleConnections()
+        self._has_handshakes = trio.Event()
+
+    @contextmanager
+    def track(self, client: ClientConnection) -> Iterator[None]:
+        """Context in which the handshake of a client must complete."""
+        self._started.use(client, self._clock.real_s())
+        self._has_handshakes.set()
+        try:
+            yield
+        finally:
+            self.ended(client)
+
+    def ended(self, client: ClientConnection) -> None:
+        """Note that the handshake has ended."""
+        self._started.forget(client)
+
+    async def close_overdue(self) -> None:
+        """Close overdue connections. Run until cancelled."""
+        while True:
+            oldest = self._started.oldest_use()
+            if oldest is None:
+                self._has_handshakes = trio.Event()
+                await self._has_handshakes.wait()
+                continue
+            await self._clock.sleep_real(oldest + self._limit_s - self._clock.real_s())
+            for client in self._started.idle_since(oldest):
+                client.close(self._reason, self._text)
+                self.ended(client)
+
+
+def tls_handshakes(clock: Clock) -> Handshakes:
+    """Return the tracker of TLS handshakes, with their time limit."""
+    text = f"the TLS handshake was not completed within {TLS_S:g} s"
+    return Handshakes(clock, TLS_S, CloseReason.TLS_FAILED, text)
+
+
+def authentications(clock: Clock) -> Handshakes:
+    """Return the tracker of SASL authentications, with their time limit."""
+    text = f"the client was not authenticated within {SASL_S:g} s"
+    return Handshakes(clock, SASL_S, CloseReason.AUTHENTICATION_FAILED, text)

@@ -28,28 +28,35 @@ from minibroker.broker.apis.base import CONTROLLER, Context, Owner, ServedApi
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache, session_ids, slots_of
 from minibroker.broker.apis.serving import serving
 from minibroker.broker.log.slices import FileSlice
+from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import FetchSessionFigures
-from minibroker.broker.network.client_connection import LENGTH_BYTES, ChannelEvent, ClientConnection
-from minibroker.broker.network.open_files import OpenFiles
+from minibroker.broker.network.client_connection import (
+    LENGTH_BYTES,
+    ChannelEvent,
+    ChannelState,
+    ClientConnection,
+)
+from minibroker.broker.network.direct_requests import (
+    CachedResponse,
+    DelayedRequests,
+    ResponseCache,
+    SingleDelay,
+    SingleRequests,
+    SingleResponse,
+)
 from minibroker.broker.network.quota_stage import (
     QuotaStage,
     RequestCost,
     count_records,
     first_error,
 )
-from minibroker.broker.network.response_cache import CachedResponse, ResponseCache
 from minibroker.broker.network.response_sender import (
     COPIED_BYTES_MAX,
     Chunk,
+    OpenFiles,
     join_response,
     send_response,
-)
-from minibroker.broker.network.single_requests import (
-    DelayedRequests,
-    SingleDelay,
-    SingleRequests,
-    SingleResponse,
 )
 from minibroker.broker.process.environment import Environment
 from minibroker.broker.process.messages import ApiPart
@@ -66,20 +73,16 @@ from minibroker.runtime.rpc import Link, LocalPeer, request_all
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encoder, locating_decoder
 from minibroker_protocol.errors import UnsupportedVersion
-from minibroker_protocol.headers import (
-    RequestHeader,
-    decode_request_header,
-    encode_response_header,
-)
+from minibroker_protocol.headers import RequestHeader, decode_request_header, encode_response_header
 from minibroker_protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from minibroker.broker.apis.unserved import Unserved
     from minibroker.broker.metadata.image import Image
-    from minibroker.broker.network.interception import Interceptor
-    from minibroker.broker.network.request_observer import RequestObserver
+    from minibroker.broker.network.request_observer import Interceptor, RequestObserver
     from minibroker.broker.security.acl import Operation, Resource
     from minibroker_protocol.messages.produce import ProduceRequest
+
 
 DirectResponse = SingleResponse | CachedResponse
 """A response without the three steps of an API, which encodes itself."""
@@ -107,11 +110,11 @@ class RequestHandler:
         files: OpenFiles,
         quota_stage: QuotaStage,
         *,
-        on_use: Callable[[int], None],
+        on_use: Callable[[int, float], None],
         on_unserved: Callable[[ClientConnection, Unserved], None],
     ) -> None:
-        """``on_use`` is called with the number of a connection before its response is sent,
-        ``on_unserved`` with a client that requested a protocol that is not served.
+        """``on_use`` is called with the number of a connection and the time before its response is
+        sent, ``on_unserved`` with a client that requested a protocol that is not served.
         """
         self._env = env
         self._metadata_client = metadata_client
@@ -227,7 +230,7 @@ class RequestHandler:
         if response is None:
             return self._serve_in_steps(cost, body)
         cost.response = response
-        self._on_use(cost.client.number)  # Not only when it was requested.
+        self._on_use(cost.client.number, self.now())  # Not only when it was requested.
         return self.respond(cost)
 
     def respond(self, cost: RequestCost) -> Awaitable[None] | None:
@@ -397,7 +400,7 @@ class RequestHandler:
             return
         client.state.on(ChannelEvent.RESPONSE_READY)
         # Before sending: requests after this response must see the connection as used.
-        self._on_use(client.number)
+        self._on_use(client.number, self.now())
         if isinstance(encoded, bytes):
             self._announce(cost, encoded)
             await client.stream.send_all(encoded)
@@ -624,3 +627,71 @@ def _served(apis: Mapping[int, ServedApi], header: RequestHeader) -> ServedApi |
     raise UnsupportedVersion(
         f"{api.key.name} version {header.api_version} is not served, {low} to {high} are"
     )
+
+
+# --------------------------------------------------------------------------------------------------
+# A pause of all requests of one processor, while the broker takes a snapshot or returns to one.
+#
+# Owns the requests that arrive in the pause, which are executed afterwards. It must never know what
+# happens in the pause. Invariant: after `start` no request is being executed, except for those that
+# wait for records or for other members of a group; a pause that disconnects has closed the
+# connections of these, so no response of an earlier state of the broker is sent. Without a pause,
+# requests cost nothing more. Kafka has no equivalent.
+
+WAITED_STEPS: Final = 10
+"""Steps of the other tasks after which the processor sleeps until requests are executed."""
+
+WAIT_S: Final = 0.001
+
+_IDLE: Final = frozenset({ChannelState.NOT_MUTED, ChannelState.THROTTLED, ChannelState.CLOSED})
+
+
+class RequestPause:
+    """The pause of one processor."""
+
+    def __init__(
+        self,
+        env: Environment,
+        clients: Mapping[int, ClientConnection],
+        handler: RequestHandler,
+    ) -> None:
+        self._clients = clients
+        self._handler = handler
+        self._sleep_real = env.clock.sleep_real
+        self._ended = trio.Event()
+        self._ended.set()
+
+    async def start(self, *, disconnect: bool) -> None:
+        """Execute no further request until `end`; return when none is being executed."""
+        if self._ended.is_set():
+            self._ended = trio.Event()
+            self._handler.start = self._start_later
+        if disconnect:
+            for client in self._in_flight():
+                client.close(CloseReason.SNAPSHOT_RESTORED)
+            await self._wait(lambda: not self._in_flight())
+            self._handler.fetch_sessions.clear()
+        else:
+            await self._wait(lambda: all(client.interruptible for client in self._in_flight()))
+
+    def end(self) -> None:
+        """Execute requests again."""
+        self._handler.start = self._handler.start_now
+        self._ended.set()
+
+    def _in_flight(self) -> list[ClientConnection]:
+        return [client for client in self._clients.values() if client.state.state not in _IDLE]
+
+    async def _wait(self, is_done: Callable[[], bool]) -> None:
+        for _ in range(WAITED_STEPS):
+            if is_done():
+                return
+            await trio.lowlevel.checkpoint()
+        while not is_done():
+            await self._sleep_real(WAIT_S)
+
+    async def _start_later(self, client: ClientConnection, body: bytes | Block) -> None:
+        await self._ended.wait()
+        rest = self._handler.serve(client, body)
+        if rest is not None:
+            await rest

@@ -34,8 +34,8 @@ import trio
 
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.client_connection import SCRATCH_BYTES, RequestReader
+from minibroker.broker.network.direct_requests import DelayedRequest
 from minibroker.broker.network.quota_stage import RequestCost
-from minibroker.broker.network.single_requests import DelayedRequest
 from minibroker.broker.settings import SOCKET_REQUEST_MAX_BYTES
 from minibroker.runtime.arena import ArenaPart, Block
 from minibroker.runtime.stream import SocketStream, StreamClosed
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from minibroker.broker.network.authenticator import Authenticator
     from minibroker.broker.network.client_connection import ClientConnection
+    from minibroker.broker.network.direct_requests import DelayedRequests
     from minibroker.broker.network.request_handler import RequestHandler
-    from minibroker.broker.network.single_requests import DelayedRequests
     from minibroker.broker.process.environment import Environment
     from minibroker.runtime.worktime import WorkTime
 
@@ -384,13 +384,13 @@ class RequestLoop:
         request_handler: RequestHandler,
         *,
         start_task: Callable[[ClientConnection], None],
-        on_use: Callable[[int], None],
+        on_use: Callable[[int, float], None],
         on_end: Callable[[ClientConnection], None],
     ) -> None:
         """``start_task`` starts a task that calls `take_over`.
 
-        ``on_use`` is called with the number of a connection that sent a request, ``on_end`` when
-        the client of a connection without a task has disconnected.
+        ``on_use`` is called with the number of a connection that sent a request and the time,
+        ``on_end`` when the client of a connection without a task has disconnected.
         """
         self._env = env
         self._part = part
@@ -482,7 +482,7 @@ class RequestLoop:
         if client.is_new and stream.waits > waits:  # Others were opened while it waited.
             await self._pace(body)
         if client.session_expires_at is not None:
-            self._on_use(client.number)
+            self._on_use(client.number, self._env.clock.now())
             block = await reader.store(body) if isinstance(body, bytes) else body
             if await self._authenticator.reauthenticate(client, reader, block):
                 self._note_session(client, is_first=False)
@@ -506,7 +506,7 @@ class RequestLoop:
             client.is_new = False
         else:
             self._pacer.note_served()
-        self._on_use(client.number)
+        self._on_use(client.number, self._env.clock.now())
 
     async def _finish(self, client: ClientConnection, rest: Awaitable[None]) -> bool:
         """Complete a request, and the throttle that it caused; return whether there was one."""

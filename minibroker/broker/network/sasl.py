@@ -17,8 +17,8 @@ from minibroker.broker.apis import api_versions
 from minibroker.broker.apis.base import Context
 from minibroker.broker.apis.serving import serving
 from minibroker.broker.metadata.credentials import shapes
+from minibroker.broker.metadata.delegation_tokens import find_token
 from minibroker.broker.metadata.image import EMPTY, USER, Image
-from minibroker.broker.network.token_credentials import TokenCredentials
 from minibroker.broker.quotas.entity import sanitize
 from minibroker.broker.security.authentication import (
     Authentication,
@@ -26,6 +26,7 @@ from minibroker.broker.security.authentication import (
     AuthenticationState,
     IllegalStep,
 )
+from minibroker.broker.security.delegation_token import token_credential
 from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN, Mechanism
 from minibroker.broker.security.oauth import OAuthBearer, TokenRules, Verifier, unsecured
 from minibroker.broker.security.plain import Plain
@@ -34,10 +35,12 @@ from minibroker.broker.security.scram import (
     Credential,
     CredentialShape,
     Scram,
+    TokenCredential,
     parse_credential,
 )
 from minibroker.broker.settings import (
     CONNECTIONS_MAX_REAUTH_MS,
+    DELEGATION_TOKEN_SECRET_KEY,
     PERSONA,
     SASL_ENABLED_MECHANISMS,
     SASL_JAAS_CONFIG,
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from minibroker.broker.network.request_handler import RequestHandler
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
+
 
 NONCE_BYTES: Final = 24
 _SIZE_BYTES: Final = 4
@@ -366,3 +370,38 @@ def _announce(
 
 def _framed(data: bytes) -> bytes:
     return len(data).to_bytes(_SIZE_BYTES, "big") + data
+
+
+# --------------------------------------------------------------------------------------------------
+# SCRAM credentials of delegation tokens, made when a client first uses them.
+#
+# Owns a bounded cache of credentials, because one takes milliseconds. It must never authenticate.
+# Invariant: an expired or removed token has no credential. Kafka's ``DelegationTokenCache``, which
+# makes the credentials of all tokens in advance.
+
+CACHE_MAX: Final = 1000
+
+
+class TokenCredentials:
+    """Finds the credentials of tokens in the image."""
+
+    def __init__(
+        self, settings: Settings, image: Callable[[], Image], wall_ms: Callable[[], int]
+    ) -> None:
+        self._key = settings[DELEGATION_TOKEN_SECRET_KEY]
+        self._image = image
+        self._wall_ms = wall_ms
+        self._known: dict[tuple[str, str], Credential] = {}
+
+    def find(self, mechanism: str, token_id: str) -> TokenCredential | None:
+        """The credential of a valid token, or None."""
+        token = find_token(self._image(), token_id) if self._key else None
+        if token is None or not self._key or token.is_expired(self._wall_ms()):
+            return None
+        credential = self._known.get((mechanism, token_id))
+        if credential is None:
+            if len(self._known) >= CACHE_MAX:
+                self._known.clear()
+            credential = token_credential(self._key, token_id, mechanism)
+            self._known[mechanism, token_id] = credential
+        return TokenCredential(credential, token.owner.name, token.expires_ms)

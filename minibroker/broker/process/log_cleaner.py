@@ -9,16 +9,20 @@ Kafka's ``LogCleaner`` and ``LogCleanerManager``.
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, Protocol
 
 import trio
 
+from minibroker.broker.log.cleaner.cleaning import clean
 from minibroker.broker.log.cleaner.log_cleaning import Buffers, LogCleaning
 from minibroker.broker.log.cleaner.offset_map import entries_max
 from minibroker.broker.log.cleaner.plan import CleanableRange
-from minibroker.broker.log.cleaner.task import CleaningFailedError, CleaningResult
+from minibroker.broker.log.cleaner.task import CleaningFailedError, CleaningResult, CleaningTask
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.failures import NO_SPACE_ERRNOS
 from minibroker.broker.log.log import Log
@@ -29,9 +33,8 @@ from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import CleanerFigures
-from minibroker.broker.process.cleaner_runner import CleanerEndedError, LoopRunner, ProcessRunner
-from minibroker.broker.process.environment import Environment
-from minibroker.broker.process.notes import note_state
+from minibroker.broker.process.cleaner_child import LENGTH
+from minibroker.broker.process.environment import Environment, note_state
 from minibroker.broker.settings import (
     LOG_CLEANER_BACKOFF_MS,
     LOG_CLEANER_DEDUPE_BUFFER_SIZE,
@@ -42,6 +45,7 @@ from minibroker.broker.settings import (
     Settings,
 )
 from minibroker.broker.settings.dynamic import effective
+from minibroker.python_command import python_command
 
 BUFFER_BYTES_MIN: Final = 64 * 1024
 """The smallest buffer; a larger batch is read as a whole."""
@@ -265,3 +269,108 @@ class LogCleaner:
     def _gauges(self) -> Mapping[tuple[str, tuple[str, ...]], float]:
         self._figures.uncleanable_partitions = len(self._failed)
         return self._figures.gauges(self._env.clock.wall_ms())
+
+
+# --------------------------------------------------------------------------------------------------
+# Runs the tasks of a log cleaner: in a process of its own, or step by step in the loop.
+#
+# Owns the process. It must never know logs. Invariant: at most one task runs, and the process is
+# ended with the runner. The steps in the loop are for a broker that runs as tasks, on a clock that
+# a test controls.
+
+
+class CleanerEndedError(Exception):
+    """The process ended before it returned a result."""
+
+
+class CleanerRunner(Protocol):
+    """Runs one task at a time."""
+
+    async def run(self, task: CleaningTask, bytes_per_second: float) -> CleaningResult:
+        """Run a task. Raises as ``clean``, and CleanerEndedError."""
+
+    async def close(self) -> None:
+        """End what the runner has started; it may be used again."""
+
+
+class LoopRunner:
+    """Runs the steps of a task in the event loop."""
+
+    async def run(self, task: CleaningTask, bytes_per_second: float) -> CleaningResult:
+        del bytes_per_second
+        steps = clean(task)
+        while True:
+            await trio.lowlevel.checkpoint()
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: CleaningResult = end.value
+                return result
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class ProcessRunner:
+    """Runs tasks in a process that starts with the first one."""
+
+    def __init__(self) -> None:
+        self._process: trio.Process | None = None
+
+    async def run(self, task: CleaningTask, bytes_per_second: float) -> CleaningResult:
+        try:
+            result = await self._request((task, bytes_per_second))
+        except (OSError, EOFError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            await self.close()
+            raise CleanerEndedError(f"the process that cleans logs ended: {error}") from error
+        except BaseException:
+            await self.close()
+            raise
+        if isinstance(result, CleaningFailedError | OSError):
+            raise result
+        assert isinstance(result, CleaningResult)
+        return result
+
+    async def _request(self, request: object) -> object:
+        if self._process is None:
+            self._process = await _start()
+        source, target = self._process.stdout, self._process.stdin
+        assert source is not None
+        assert target is not None
+        body = pickle.dumps(request, 5)
+        await target.send_all(LENGTH.pack(len(body)) + body)
+        (length,) = LENGTH.unpack(await _receive(source, LENGTH.size))
+        return pickle.loads(await _receive(source, length))  # noqa: S301 - packed by the child
+
+    async def close(self) -> None:
+        """Kill the process, and wait until it is gone, also if cancelled."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            for stream in (process.stdin, process.stdout):
+                assert stream is not None
+                await stream.aclose()
+
+
+async def _start() -> trio.Process:
+    program = "from minibroker.broker.process.cleaner_child import main; main()"
+    return await trio.lowlevel.open_process(
+        python_command(program, str(os.getpid())),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+async def _receive(source: trio.abc.ReceiveStream, size: int) -> bytes:
+    """Receive ``size`` bytes. Raises EOFError."""
+    data = bytearray()
+    while len(data) < size:
+        chunk = await source.receive_some(size - len(data))
+        if not chunk:
+            raise EOFError("it closed its output")
+        data += chunk
+    return bytes(data)

@@ -19,15 +19,16 @@ import trio
 from minibroker.broker.metadata.image import (
     ALL_KINDS,
     BROKER_LOGGER,
+    EMPTY,
     Image,
     Update,
     apply_update,
     image_of,
     update_of,
 )
+from minibroker.broker.metrics.log import apply_levels
 from minibroker.broker.metrics.metrics import Series, condition_gauges
 from minibroker.broker.process.environment import CONTROLLER, Environment
-from minibroker.broker.process.log_levels import follow_log_levels
 from minibroker.broker.process.messages import (
     ClockAdvanced,
     ConditionsRequest,
@@ -37,6 +38,8 @@ from minibroker.broker.process.messages import (
     RegisterRole,
     RoleRegistered,
 )
+from minibroker.broker.settings import NODE_ID, Settings
+from minibroker.broker.settings.loggers import LEVELS, logger_levels
 from minibroker.runtime.rpc import Link, RpcConnection
 
 ImageStep = Callable[[Image, Image], Awaitable[None] | None]
@@ -178,3 +181,19 @@ class MetadataClient:
         await self._failed.wait()
         assert self._failure is not None
         raise self._failure
+
+
+# --------------------------------------------------------------------------------------------------
+# Levels of this process's loggers, which admin clients change as configs of broker loggers.
+#
+# Sets the levels when the image has others. It must never know a request. Invariant: loggers of
+# processes that run in one interpreter share their levels. Kafka's ``Log4jCoreController``.
+
+
+def follow_log_levels(settings: Settings, before: Image, after: Image) -> None:
+    """Set the levels of the loggers if the configs of this broker's loggers have changed."""
+    key = (BROKER_LOGGER, str(settings[NODE_ID]))
+    changed = after.configs.get(key, EMPTY)
+    if changed != before.configs.get(key, EMPTY):
+        levels = logger_levels(changed)
+        apply_levels({logger: LEVELS[level] for logger, level in levels.items()})

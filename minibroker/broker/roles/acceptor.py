@@ -25,13 +25,13 @@ from minibroker.broker.admission.acceptor_messages import (
     LeastRecentlyUsedRequest,
     ProcessorConnections,
 )
+from minibroker.broker.admission.connection_limits import PROCESSORS
 from minibroker.broker.admission.connection_quotas import (
     ConnectionQuotas,
     ConnectionRejected,
     new_connection,
 )
 from minibroker.broker.admission.descriptor_health import DescriptorHealth
-from minibroker.broker.admission.limit_names import PROCESSORS
 from minibroker.broker.admission.rejected_connections import RejectedConnections
 from minibroker.broker.admission.slots import SLOTS, Slots
 from minibroker.broker.connections.counts import LastUse

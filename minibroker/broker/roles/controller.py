@@ -59,11 +59,11 @@ from minibroker.broker.process.environment import (
     WORKER,
     Environment,
     RoleRefusedError,
+    note_topics,
     role_name,
 )
-from minibroker.broker.process.log_levels import follow_log_levels
 from minibroker.broker.process.messages import ApiPart, ApiReply, ProducerIdsRequest
-from minibroker.broker.process.notes import note_topics
+from minibroker.broker.process.metadata_client import follow_log_levels
 from minibroker.broker.process.storage_watch import StorageWatch
 from minibroker.broker.quotas.controller_mutation import Mutated, MutationQuota
 from minibroker.broker.quotas.manager import ClientQuotaManager

@@ -40,7 +40,7 @@ from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import LogFigures
 from minibroker.broker.process.connected_roles import ConnectedRoles
-from minibroker.broker.process.environment import Environment
+from minibroker.broker.process.environment import Environment, note_state
 from minibroker.broker.process.log_cleaner import LogCleaner
 from minibroker.broker.process.log_flusher import LogFlusher
 from minibroker.broker.process.messages import (
@@ -51,7 +51,6 @@ from minibroker.broker.process.messages import (
     TailRequest,
 )
 from minibroker.broker.process.metadata_client import MetadataClient
-from minibroker.broker.process.notes import note_state
 from minibroker.broker.process.storage_watch import StorageWatch, pauses_s
 from minibroker.broker.process.worker_links import WorkerLinks
 from minibroker.broker.process.worker_snapshots import WorkerSnapshots

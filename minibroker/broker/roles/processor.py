@@ -18,13 +18,13 @@ from minibroker.broker.admission.acceptor_messages import (
     LEAST_RECENTLY_USED_MAX,
     PROCESSOR_CONNECTIONS_MAX,
     AcceptedConnection,
+    AcceptorNotices,
     CloseConnections,
     LeastRecentlyUsed,
     LeastRecentlyUsedRequest,
     OpenConnection,
     ProcessorConnections,
 )
-from minibroker.broker.admission.acceptor_notices import AcceptorNotices
 from minibroker.broker.admission.connection_events import ConnectionEvents, ExceededLimit
 from minibroker.broker.admission.descriptor_health import DescriptorHealth
 from minibroker.broker.apis.base import CONTROLLER as CONTROLLER_OWNER
@@ -46,17 +46,19 @@ from minibroker.broker.network.close_reasons import (
     close_reason,
     leaf_error,
 )
-from minibroker.broker.network.open_files import OpenFiles
 from minibroker.broker.network.quota_stage import QuotaStage
-from minibroker.broker.network.reports import CONNECTIONS_SHOWN_MAX, ProcessorReport
-from minibroker.broker.network.request_handler import RequestHandler
+from minibroker.broker.network.reports import (
+    CONNECTIONS_SHOWN_MAX,
+    ProcessorReport,
+    UnservedClients,
+)
+from minibroker.broker.network.request_handler import RequestHandler, RequestPause
 from minibroker.broker.network.request_loop import NewConnectionPacer, RequestLoop
-from minibroker.broker.network.request_pause import RequestPause
-from minibroker.broker.network.unserved_clients import UnservedClients
+from minibroker.broker.network.response_sender import OpenFiles
 from minibroker.broker.process.environment import Environment, handoff_name
 from minibroker.broker.process.messages import PauseRequests, ResumeRequests
 from minibroker.broker.process.metadata_client import MetadataClient
-from minibroker.broker.process.worker_peers import WorkerPeers
+from minibroker.broker.process.worker_links import WorkerPeers
 from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     CONNECTIONS_MAX_IDLE_MS,
@@ -128,7 +130,7 @@ class Processor:
             owners,
             self._files,
             self._quota_stage,
-            on_use=self._note_use,
+            on_use=self._idle.use,
             on_unserved=self._unserved.note,
         )
         self._authenticator = self._create_authenticator()
@@ -139,7 +141,7 @@ class Processor:
             self._authenticator,
             self.request_handler,
             start_task=self._start_task,
-            on_use=self._note_use,
+            on_use=self._idle.use,
             on_end=self._end,
         )
         self._pause = RequestPause(env, self.clients, self.request_handler)
@@ -430,10 +432,6 @@ class Processor:
         )
         if not self.clients:
             self._all_closed.set()
-
-    def _note_use(self, number: int) -> None:
-        """A response counts as use of a connection, as a request does."""
-        self._idle.use(number, self._env.clock.now())
 
     def _record_close(self, client: ClientConnection) -> None:
         reason, processor = client.close_reason, self._env.index

@@ -12,8 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from minibroker.broker.metrics.log import EventLog
-from minibroker.broker.process.environment import PROCESSOR, WORKER, role_name
-from minibroker.broker.process.notes import note_state
+from minibroker.broker.process.environment import PROCESSOR, WORKER, note_state, role_name
 from minibroker.broker.settings import JOURNAL_MAX_BYTES
 
 if TYPE_CHECKING:
@@ -89,8 +88,8 @@ class ControlledBroker:
         """The journal."""
         # Imported when it is switched on, or by the first request about it.
         from minibroker.lab.control.journal_collector import JournalCollector
+        from minibroker.lab.observers.attaching import listen_to_notes
         from minibroker.lab.observers.journal_files import JournalFiles
-        from minibroker.lab.observers.process_journal import listen_to_notes
 
         env = self.env
         journal = JournalCollector(

@@ -29,9 +29,14 @@ from minibroker.broker.metadata.image import (
     Update,
 )
 from minibroker.broker.metrics.log import EventLog
-from minibroker.broker.process.environment import CONTROLLER, PROCESSOR, WORKER, role_name
+from minibroker.broker.process.environment import (
+    CONTROLLER,
+    PROCESSOR,
+    WORKER,
+    note_clock,
+    role_name,
+)
 from minibroker.broker.process.messages import ClockAdvanced
-from minibroker.broker.process.notes import note_clock
 from minibroker.lab.errors import Unavailable
 from minibroker.lab.faults.actions import STORAGE_ACTIONS
 from minibroker.lab.faults.fault_counts import FaultCounts

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
+from minibroker.broker.process.environment import note_clock
 from minibroker.broker.process.messages import ClockAdvanced
-from minibroker.broker.process.notes import note_clock
 from minibroker.lab.control.operation import ApiOperation
 from minibroker.lab.errors import ApiError
 from minibroker.lab.schema import Doc, Fault, InvalidJson, Range

@@ -27,8 +27,12 @@ from minibroker.broker.connections.counts import UNLIMITED
 from minibroker.broker.controller.connection_event_log import ConnectionEventLog
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.client_connection import ConnectionReport
-from minibroker.broker.network.reports import AcceptorReport, ProcessorReport
-from minibroker.broker.network.unserved_clients import CLIENTS_MAX, UnservedClient
+from minibroker.broker.network.reports import (
+    CLIENTS_MAX,
+    AcceptorReport,
+    ProcessorReport,
+    UnservedClient,
+)
 from minibroker.broker.process.environment import ACCEPTOR, PROCESSOR, role_name
 from minibroker.broker.process.messages import DetailsRequest
 from minibroker.broker.quotas.values import limit_text

@@ -20,9 +20,8 @@ import trio
 
 from minibroker.broker.metadata.store.tree import StoreError, UnavailableError
 from minibroker.broker.metrics.log import EventLog
-from minibroker.broker.process.environment import CONTROLLER
+from minibroker.broker.process.environment import CONTROLLER, note_state
 from minibroker.broker.process.messages import PauseRequests, RestoreLogs, ResumeRequests, SaveLogs
-from minibroker.broker.process.notes import note_state
 from minibroker.lab.control.operation import UNAVAILABLE, ApiOperation
 from minibroker.lab.errors import ApiError, Conflict, NotFound, Unavailable
 from minibroker.lab.schema import Doc, Fault, InvalidJson, Length

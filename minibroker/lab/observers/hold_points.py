@@ -7,19 +7,20 @@ holds it, and nothing is requested or matched while no rule has a point. Kafka h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from minibroker.broker.groups.hooks import COMPLETING, PREPARED, REBALANCE
 from minibroker.lab.faults.fault_rule import FaultHold
-from minibroker.lab.observers.fault_requests import decide, hold
-from minibroker.lab.observers.messages import FaultHeld, FaultRules
-from minibroker.runtime.rpc import Link
+from minibroker.lab.observers.messages import FaultHeld, FaultMatched, FaultRules
+from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
 
 if TYPE_CHECKING:
     from minibroker.lab.faults.matching import Candidate, PointMatcher
+    from minibroker.lab.faults.rulebook import Firing
+
 
 _GROUP, _TRANSACTION = "group", "transactional_id"
 _FIELDS: Final = {REBALANCE: _GROUP, PREPARED: _TRANSACTION, COMPLETING: _TRANSACTION}
@@ -88,3 +89,43 @@ def _describe(process: str, point: str, subject: str) -> FaultHold:
     if _FIELDS[point] == _GROUP:
         return FaultHold(process, group=subject)
     return FaultHold(process, transactional_id=subject)
+
+
+# --------------------------------------------------------------------------------------------------
+# Questions about fault rules to the controller, which may restart before it answers.
+#
+# Owns the repetition of these questions. It must never know rules. Invariant: what a rule holds
+# stays held while the controller restarts, because the rules and their counts survive it; an action
+# of a rule is requested once. Kafka has no equivalent.
+
+
+async def decide(link: Link, candidates: Sequence[Candidate]) -> Sequence[Firing]:
+    """The rules that fire of those that match.
+
+    If the controller dies before it answers, the match may be counted twice.
+    """
+    while candidates:
+        try:
+            fired: Sequence[Firing] = await link.request(FaultMatched(tuple(candidates)))
+            return fired
+        except PeerFailed:
+            break
+        except PeerLost:
+            if link.is_closed:
+                break
+    return ()
+
+
+async def hold(link: Link, held: FaultHeld) -> None:
+    """Return when a rule is released or removed."""
+    while True:
+        try:
+            await link.request(held, may_wait=True)
+        except PeerFailed:
+            return
+        except PeerLost:
+            if link.is_closed:
+                return
+            held = held._replace(again=True)
+        else:
+            return

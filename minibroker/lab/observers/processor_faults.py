@@ -18,7 +18,7 @@ from minibroker.broker.settings.definitions import DELAY, QUOTA_THROTTLE_MODE
 from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
 from minibroker.lab.faults.matching import Candidate, ConnectionAttributes
 from minibroker.lab.faults.rulebook import Firing
-from minibroker.lab.observers.fault_requests import decide, hold
+from minibroker.lab.observers.hold_points import decide, hold
 from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultRules
 from minibroker.runtime.arena import Block
 from minibroker.runtime.rpc import Link, PeerFailed, PeerLost

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.broker.network.client_connection import LENGTH_BYTES
 from minibroker.broker.network.request_observer import RequestObserver
-from minibroker.broker.process.environment import NotedClient
-from minibroker.broker.process.notes import note
+from minibroker.broker.process.environment import NotedClient, note
 from minibroker.lab.journal.entries import FRAME_BYTES_MAX, may_have_secrets
 from minibroker.lab.journal.records import (
     EXCHANGE_KIND,

@@ -8,8 +8,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.broker.admission import connection_quotas, host_addresses
+from minibroker.broker.admission import connection_quotas
 from minibroker.broker.admission.connection_events import ExceededLimit
+from minibroker.broker.admission.connection_quotas import HostAddresses
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.definitions import COUNTED
 from minibroker.broker.metrics.log import EventLog
@@ -48,7 +49,7 @@ class Resolver:
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     made = Resolver()
-    monkeypatch.setattr(host_addresses, "look_up", made.look_up)
+    monkeypatch.setattr(connection_quotas, "look_up", made.look_up)
     return made
 
 
@@ -151,3 +152,38 @@ async def test_acceptor_ends_due_to_unknown_host_in_first_incarnation_only(
         env.stopping.set()
     assert is_ready.is_set() == (life > 1)
     assert len(rejections) == (life == 1)
+
+
+async def test_hosts_become_known_one_by_one_and_are_forgotten_with_their_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go_on = {name: trio.Event() for name in ("fast", "slow", "none")}
+    news, unknown = list[int](), list[str]()
+
+    async def look_up(host: str) -> list[str]:
+        await go_on[host].wait()
+        if host == "none":
+            raise OSError(host)
+        return [f"10.0.0.{len(host)}"]
+
+    monkeypatch.setattr(connection_quotas, "look_up", look_up)
+    made = HostAddresses(lambda: news.append(1), lambda host, _: unknown.append(host))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.run)
+        await made.wait_resolved()
+        made.set_hosts({"fast", "slow", "none", "10.0.0.9"})
+        await wait_all_tasks_blocked()
+        assert made.unknown(go_on) == ["fast", "none", "slow"]
+        assert made.addresses("10.0.0.9") == ["10.0.0.9"]
+        go_on["fast"].set()
+        await wait_all_tasks_blocked()
+        assert (made.addresses("fast"), made.addresses("slow")) == (["10.0.0.4"], ())
+        assert len(news) == 1
+        made.set_hosts({"fast", "none"})  # an answer for "slow" is of no use any more
+        go_on["slow"].set()
+        go_on["none"].set()
+        await made.wait_resolved()
+        await wait_all_tasks_blocked()
+        assert made.unknown({"fast", "slow", "none"}) == ["none", "slow"]
+        assert unknown == ["none"]
+        nursery.cancel_scope.cancel()

@@ -10,11 +10,16 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.broker.admission import rejected_connections
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.admission.connection_events import ConnectionEvents, ExceededLimit
-from minibroker.broker.admission.rejected_connections import QUEUE, RejectedConnections
-from minibroker.broker.connections import delayed_close
-from minibroker.broker.connections.delayed_close import ADMIT_INTERVAL_S, PER_S, TICK_S
+from minibroker.broker.admission.rejected_connections import (
+    ADMIT_INTERVAL_S,
+    PER_S,
+    QUEUE,
+    TICK_S,
+    RejectedConnections,
+)
 from minibroker.broker.metrics.definitions import CLOSED, QUEUE_PEAK, QUEUE_USED, CloseReason
 from minibroker.broker.metrics.log import ConnectionCloses, EventLog
 from minibroker.broker.process.environment import ACCEPTOR, Environment
@@ -61,7 +66,7 @@ class Rejecter:
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed_close, "AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(rejected_connections, "AT_ONCE", AT_ONCE)
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.broker.network.single_requests import SingleResponse
+from minibroker.broker.network.direct_requests import SingleResponse
 from tests.broker.network.running_handler import running
 from tests.broker.process.conftest import MakeEnvironment, make_env, real_time
 

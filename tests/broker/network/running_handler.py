@@ -21,9 +21,9 @@ from minibroker.broker.metadata.image import (
     apply,
 )
 from minibroker.broker.network.client_connection import ChannelState, ClientConnection
-from minibroker.broker.network.open_files import OpenFiles
 from minibroker.broker.network.quota_stage import QuotaStage
 from minibroker.broker.network.request_handler import RequestHandler
+from minibroker.broker.network.response_sender import OpenFiles
 from minibroker.broker.process.environment import PROCESSOR, Environment
 from minibroker.broker.process.messages import ApiPart, ApiReply
 from minibroker.runtime.arena import ArenaPart
@@ -102,7 +102,7 @@ class RunningHandler:
         accepted = AcceptedConnection("PLAINTEXT", server.local, server.peer, 1)
         self.ours = ClientConnection(accepted, server, 0)
 
-    def _use(self, number: int) -> None:
+    def _use(self, number: int, _: float) -> None:
         self.used.append((number, self.ours.state.state))
 
     async def take(self, body: bytes) -> None:

@@ -18,9 +18,9 @@ from minibroker.broker.network.client_connection import (
     ClientConnection,
     RequestReader,
 )
+from minibroker.broker.network.direct_requests import DelayedRequests
 from minibroker.broker.network.quota_stage import RequestCost
 from minibroker.broker.network.request_loop import NewConnectionPacer, Selector
-from minibroker.broker.network.single_requests import DelayedRequests
 from minibroker.broker.roles.io_worker import Purgatory
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena
 from minibroker.runtime.stream import SocketStream

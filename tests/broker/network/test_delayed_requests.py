@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.network.single_requests import DelayedRequest, DelayedRequests
+from minibroker.broker.network.direct_requests import DelayedRequest, DelayedRequests
 from minibroker.broker.roles.io_worker import Purgatory
 from minibroker.runtime.worktime import Account, WorkTime
 

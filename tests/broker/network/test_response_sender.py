@@ -1,4 +1,4 @@
-"""Responses as they go out: lengths, bytes and pieces of files."""
+"""Responses as they go out (lengths, bytes, pieces of files), and the files they need."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 import trio
 
 from minibroker.broker.log.slices import FileSlice
-from minibroker.broker.network.open_files import OpenFiles
 from minibroker.broker.network.response_sender import (
+    CACHED_MAX,
     COPIED_BYTES_MAX,
     COPIED_PIECE_MAX,
     Chunk,
+    OpenFiles,
     RecordsGone,
     RecordsUnreadable,
     join_response,
@@ -23,6 +24,7 @@ from minibroker.broker.network.response_sender import (
 )
 from minibroker.runtime.stream import MemoryStream, memory_stream_pair
 from tests.descriptors import open_below
+from tests.runtime.test_system import no_descriptor_left
 
 CONTENT = bytes(range(256)) * 1024
 
@@ -232,3 +234,107 @@ async def test_piece_of_a_file_that_may_have_been_replaced_is_not_sent(
 def test_response_is_joined_with_its_length(files: OpenFiles, segment: Path) -> None:
     chunks: list[Chunk] = [b"ab", FileSlice(str(segment), 5, 3)]
     assert join_response(files, b"head", chunks) == b"\0\0\0\x09headab" + CONTENT[5:8]
+
+
+MANY = 100_000
+
+
+def test_cache_closes_the_least_recently_used_file(tmp_path: Path) -> None:
+    files = OpenFiles(MANY)
+    before = open_below(tmp_path)
+    paths = [tmp_path / f"{number}.log" for number in range(CACHED_MAX + 1)]
+    for path in paths:
+        path.write_bytes(b"x")
+    first = files.get(str(paths[0]))
+    for path in paths[1:-1]:
+        files.get(str(path))
+    assert files.get(str(paths[0])) is first
+    files.get(str(paths[-1]))
+    assert len(files) == CACHED_MAX
+    assert files.get(str(paths[0])) is first
+    paths[1].unlink()
+    with pytest.raises(FileNotFoundError):
+        files.get(str(paths[1]))
+    del first
+    files.forget()
+    assert open_below(tmp_path) == before
+
+
+def test_open_file_stays_open_after_cache_eviction(segment: Path) -> None:
+    files = OpenFiles(MANY)
+    opened = files.get(str(segment))
+    files.forget()
+    assert os.pread(opened.descriptor, 2, 0) == CONTENT[:2]
+    segment.unlink()
+    segment.write_bytes(b"another")
+    again = files.get(str(segment))
+    assert os.pread(again.descriptor, 7, 0) == b"another"
+    assert files.generation == 1
+
+
+def test_open_files_are_a_share_of_the_descriptors(tmp_path: Path) -> None:
+    files = OpenFiles(32)
+    paths = [tmp_path / f"{number}.log" for number in range(20)]
+    for path in paths:
+        path.touch()
+    in_use = [files.get(str(path)) for path in paths[:5]]
+    assert (files.limit, len(files), files.opened) == (8, 2, 5)
+    mays = [files.may_stay_open]
+    in_use.append(files.get(str(paths[5])))
+    assert [*mays, files.may_stay_open] == [True, False]
+    del in_use
+    assert files.opened == 2
+    assert files.may_stay_open
+
+
+def test_open_files_without_a_descriptor_close_those_that_are_not_in_use(
+    segment: Path, tmp_path: Path
+) -> None:
+    files = OpenFiles(MANY)
+    other = tmp_path / "other.log"
+    other.touch()
+    in_use = files.get(str(other))
+    files.get(str(segment))
+    third = tmp_path / "third.log"
+    third.touch()
+    with no_descriptor_left():
+        assert files.get(str(third)).descriptor >= 0
+        assert (len(files), files.opened) == (1, 2)
+        files.forget()
+        with pytest.raises(FileNotFoundError):
+            files.get(str(tmp_path / "none"))
+    del in_use
+
+
+def test_open_files_without_a_descriptor_use_the_reserve(segment: Path, tmp_path: Path) -> None:
+    files = OpenFiles(MANY)
+    other = tmp_path / "other.log"
+    other.touch()
+    with no_descriptor_left():
+        in_use = files.get(str(segment))
+        with pytest.raises(OSError, match="Too many open files"):
+            files.get(str(other))
+    del in_use
+
+
+def test_reserve_is_taken_back_when_a_topic_is_deleted(segment: Path) -> None:
+    files = OpenFiles(MANY)
+    with no_descriptor_left():
+        for _ in range(3):
+            assert files.get(str(segment)).descriptor >= 0
+            files.forget()
+            with pytest.raises(OSError, match="Too many open files"):
+                os.dup(0)
+
+
+def test_open_files_that_were_removed_are_closed(segment: Path, tmp_path: Path) -> None:
+    files = OpenFiles(MANY)
+    before = open_below(tmp_path)
+    kept = tmp_path / "kept.log"
+    kept.touch()
+    files.get(str(segment))
+    files.get(str(kept))
+    segment.unlink()
+    files.forget_removed()
+    assert (len(files), open_below(tmp_path)) == (1, before + 1)
+    files.forget()

@@ -1,11 +1,11 @@
-"""The log cleaner of a worker on the mock clock, with real logs."""
+"""The log cleaner of a worker on the mock clock, with real logs, and its process."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,17 +14,24 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.log.cleaner.task import CleaningResult, CleaningTask
+from minibroker.broker.log.cleaner.task import CleaningFailedError, CleaningResult, CleaningTask
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.process.environment import WORKER
-from minibroker.broker.process.log_cleaner import LogCleaner
+from minibroker.broker.process.log_cleaner import (
+    CleanerEndedError,
+    CleanerRunner,
+    LogCleaner,
+    LoopRunner,
+    ProcessRunner,
+)
 from minibroker.broker.settings import Settings
 from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records
 from tests.broker.process.conftest import MakeEnvironment
+from tests.broker.process.test_cleaner_child import task
 
 Key = tuple[str, int]
 
@@ -248,3 +255,30 @@ async def test_disabled_cleaner_leaves_a_requested_compaction_running(
         assert await world.cleaner.compact("t") == ""
         assert values(partition) == [b"2"]
         nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(params=[LoopRunner, ProcessRunner])
+async def runner(request: pytest.FixtureRequest) -> AsyncIterator[CleanerRunner]:
+    made: CleanerRunner = request.param()
+    yield made
+    await made.close()
+
+
+async def test_runner_returns_results_and_errors(runner: CleanerRunner, tmp_path: Path) -> None:
+    assert (await runner.run(task(tmp_path), 1e9)).records_kept == 1
+    with pytest.raises(CleaningFailedError, match="No such file"):
+        await runner.run(task(tmp_path)._replace(directory="/nowhere"), 1e9)
+    await runner.close()
+    assert (await runner.run(task(tmp_path), 1e9)).records_kept == 1
+
+
+async def test_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    runner = ProcessRunner()
+    await runner.run(task(tmp_path), 1e9)
+    assert runner._process is not None
+    runner._process.kill()
+    await runner._process.wait()
+    with pytest.raises(CleanerEndedError):
+        await runner.run(task(tmp_path), 1e9)
+    assert (await runner.run(task(tmp_path), 1e9)).records_kept == 1
+    await runner.close()

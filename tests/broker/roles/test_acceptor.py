@@ -16,9 +16,13 @@ from minibroker.broker.admission.acceptor_messages import (
     OpenConnection,
     ProcessorConnections,
 )
-from minibroker.broker.admission.rejected_connections import ACCEPTED_IN_STORM
+from minibroker.broker.admission.rejected_connections import (
+    ACCEPTED_IN_STORM,
+    ADMIT_INTERVAL_S,
+    AT_ONCE,
+    STORM_S,
+)
 from minibroker.broker.admission.slots import SLOTS
-from minibroker.broker.connections.delayed_close import ADMIT_INTERVAL_S, AT_ONCE, STORM_S
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.definitions import (
     ACCEPTED,

@@ -27,9 +27,9 @@ from minibroker.lab.control.journal import (
 from minibroker.lab.control.journal_collector import JournalCollector
 from minibroker.lab.journal.buffer import JournalBuffer
 from minibroker.lab.journal.records import note_record
+from minibroker.lab.observers.attaching import listen_to_notes
 from minibroker.lab.observers.journal_files import JournalFiles
 from minibroker.lab.observers.messages import JournalRequest, JournalSwitch, KillProcess
-from minibroker.lab.observers.process_journal import listen_to_notes
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.roles import RoleState, RoleStatus
 from minibroker.runtime.rpc import RpcConnection

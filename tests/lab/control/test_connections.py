@@ -24,8 +24,12 @@ from minibroker.broker.admission.connection_figures import (
 from minibroker.broker.apis.unserved import SHARE_GROUPS
 from minibroker.broker.controller.connection_event_log import ConnectionEventLog
 from minibroker.broker.network.client_connection import ClientConnection, ConnectionReport
-from minibroker.broker.network.reports import AcceptorReport, ProcessorReport
-from minibroker.broker.network.unserved_clients import CLIENTS_MAX, UnservedClient
+from minibroker.broker.network.reports import (
+    CLIENTS_MAX,
+    AcceptorReport,
+    ProcessorReport,
+    UnservedClient,
+)
 from minibroker.broker.process.messages import (
     DetailsRequest,
 )

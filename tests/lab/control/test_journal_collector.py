@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.process.notes import note
+from minibroker.broker.process.environment import note
 from minibroker.lab.control.journal import (
     PING_S,
     EntryConditions,

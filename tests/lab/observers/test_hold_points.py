@@ -1,4 +1,4 @@
-"""What is held waits until the controller says that no rule holds it."""
+"""What is held waits until the controller says that no rule holds it, however often it restarts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.groups.hooks import PREPARED, REBALANCE
 from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
+from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.faults.rules import ActiveRule
-from minibroker.lab.observers.hold_points import ProcessHoldPoints
+from minibroker.lab.observers.hold_points import ProcessHoldPoints, decide, hold
 from minibroker.lab.observers.messages import FaultHeld, FaultMatched, FaultRules
 from minibroker.runtime.channel import memory_channel_pair
-from minibroker.runtime.rpc import Link, RpcConnection
+from minibroker.runtime.rpc import Link, PeerFailed, PeerLost, RpcConnection
 
 RULES = FaultRules(
     1,
@@ -117,3 +118,50 @@ async def test_held_stays_held_while_the_controller_restarts(at: At) -> None:
     at.controller.released.set()
     await wait_all_tasks_blocked()
     assert at.continued == ["tx"]
+
+
+CANDIDATES = (Candidate("1", None),)
+HELD = FaultHeld("1", 0, FaultHold("worker-0", group="g"))
+
+
+class AnsweringLink:
+    """A link to a controller with some answers, or errors."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.requests: list[Any] = []
+        self.is_closed = False
+
+    async def request(self, request: Any, *, may_wait: bool = False) -> Any:
+        await trio.lowlevel.checkpoint()
+        assert may_wait == isinstance(request, FaultHeld)
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        self.is_closed = not self.answers
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_decision_of_the_restarted_controller_counts() -> None:
+    link: Any = AnsweringLink(PeerLost("killed"), (Firing("1", 0.0, 0),))
+    assert [each.rule_id for each in await decide(link, CANDIDATES)] == ["1"]
+    assert link.requests == [FaultMatched(CANDIDATES)] * 2
+
+
+@pytest.mark.parametrize("error", [PeerLost("stopped"), PeerFailed("broken")])
+async def test_nothing_fires_without_a_controller(error: Exception) -> None:
+    assert await decide(AnsweringLink(error), CANDIDATES) == ()  # type: ignore[arg-type]
+    await hold(AnsweringLink(error), HELD)  # type: ignore[arg-type]
+
+
+async def test_nothing_is_requested_without_candidates() -> None:
+    link: Any = AnsweringLink()
+    assert await decide(link, ()) == ()
+    assert link.requests == []
+
+
+async def test_held_stays_held_by_the_restarted_controller() -> None:
+    link: Any = AnsweringLink(PeerLost("killed"), None)
+    await hold(link, HELD)
+    assert link.requests == [HELD, HELD._replace(again=True)]

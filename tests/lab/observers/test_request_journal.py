@@ -28,7 +28,7 @@ from minibroker_protocol.messages.sasl_authenticate import SaslAuthenticateReque
 from minibroker_protocol.messages.sasl_handshake import SaslHandshakeRequest
 from minibroker_protocol.schema import Message
 from tests.broker.network.raw_client import RawClient
-from tests.broker.network.test_single_requests import batch
+from tests.broker.network.test_direct_requests import batch
 
 HEARTBEAT = HeartbeatRequest(group_id="g", member_id="m")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.connections.delayed_close import (
+from minibroker.broker.admission.rejected_connections import (
     ADMIT_INTERVAL_S,
     AT_ONCE,
     DELAYED_MAX,

@@ -10,7 +10,7 @@ from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.apis.unserved import CONSUMER_GROUPS, SHARE_GROUPS, Unserved
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.network.client_connection import SHOWN_MAX, ClientConnection
-from minibroker.broker.network.unserved_clients import CLIENTS_MAX, UnservedClients
+from minibroker.broker.network.reports import CLIENTS_MAX, UnservedClients
 from minibroker.runtime.stream import memory_stream_pair
 
 
