@@ -18,7 +18,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import outcome
 import trio
@@ -58,6 +58,10 @@ class ArenaRef(NamedTuple):
     offset: int
     length: int
     incarnation: int
+
+
+RecordsRef: TypeAlias = ArenaRef | memoryview
+"""Records of a request: in the arena for another process, or in memory of this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -407,25 +407,13 @@ class LocalPeer:
     """
 
     def __init__(self, on_request: Handler) -> None:
-        self._on_request = on_request
-
-    async def request(
-        self,
-        payload: object,
-        *,
-        may_wait: bool = False,  # noqa: ARG002 - the shape of ``Link.request``
-        poll: bool = False,  # noqa: ARG002
-        on_sent: Callable[[], None] = _do_nothing,
-    ) -> Any:
-        """Return the handler's answer; wait only if it is an awaitable."""
-        answer = self._on_request(payload)
-        on_sent()
-        return await answer if inspect.isawaitable(answer) else answer
+        self.on_request = on_request
+        """Returns the answer, or an awaitable of it; to be called for a single request."""
 
     def start(self, payload: object, pending: _PendingRequest, nursery: trio.Nursery) -> None:
         """Call the handler, and complete the request now or when its awaitable has finished."""
         try:
-            answer = self._on_request(payload)
+            answer = self.on_request(payload)
         except Exception as error:  # noqa: BLE001 - raised by ``result``
             pending.complete(None, error)
             return

@@ -32,26 +32,6 @@ async def forever(_payload: object) -> None:
     await trio.sleep_forever()
 
 
-async def test_local_peer_answers_in_the_same_step() -> None:
-    done: list[str] = []
-
-    def handler(payload: int) -> int:
-        done.append("answered")
-        return payload * 2
-
-    with trio.testing.assert_no_checkpoints():
-        answer = await LocalPeer(handler).request(21, on_sent=lambda: done.append("sent"))
-    assert (answer, done) == (42, ["answered", "sent"])
-
-
-async def test_local_peer_waits_for_an_awaitable_answer() -> None:
-    async def later(payload: int) -> int:
-        await trio.lowlevel.checkpoint()
-        return payload + 1
-
-    assert await LocalPeer(later).request(1, may_wait=True) == 2
-
-
 async def test_requests_to_local_and_other_peers_are_answered_in_order(
     nursery: trio.Nursery,
 ) -> None:

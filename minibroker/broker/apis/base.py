@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from minibroker.broker.settings.dynamic import Configs, DynamicSettings
     from minibroker.broker.telemetry.instances import ClientInstances
     from minibroker.broker.transactions.service import TransactionService
-    from minibroker.runtime.arena import ArenaRef
+    from minibroker.runtime.arena import RecordsRef
     from minibroker_protocol.compiler.single import Shape
     from minibroker_protocol.errors import ErrorCode
     from minibroker_protocol.headers import RequestHeader
@@ -114,7 +114,7 @@ class Context:
     now: float
     wall_ms: int
     served: ServedVersions
-    reference: Callable[[object], ArenaRef]
+    reference: Callable[[object], RecordsRef]
     """Turns a records field of the request into a reference that an owner can resolve.
 
     The request's memory is then kept until all owners have replied.
@@ -201,7 +201,7 @@ class WorkerScope(Protocol):
         """Epoch milliseconds of the broker's clock."""
         ...
 
-    def records(self, ref: ArenaRef) -> memoryview:
+    def records(self, ref: RecordsRef) -> memoryview:
         """The bytes behind a reference; valid until ``execute`` returns."""
         ...
 

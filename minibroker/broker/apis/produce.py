@@ -50,7 +50,7 @@ from minibroker.broker.log.validation import (
 )
 from minibroker.broker.log.verification import NO_GUARD, Guard
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC
-from minibroker.runtime.arena import ArenaRef
+from minibroker.runtime.arena import RecordsRef
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import DecodeError, ErrorCode
@@ -100,7 +100,7 @@ class ProduceBatch(NamedTuple):
 
     topic: str
     partition: int
-    ref: ArenaRef | None
+    ref: RecordsRef | None
 
 
 class ProduceOutcome(NamedTuple):
@@ -337,7 +337,8 @@ def _append(
     if not appended.duplicate:
         assert batch.ref is not None
         count = appended.last_offset - appended.base_offset + 1
-        scope.appended(batch.topic, batch.partition, batch.ref.length, count)
+        size = len(batch.ref) if isinstance(batch.ref, memoryview) else batch.ref.length
+        scope.appended(batch.topic, batch.partition, size, count)
     return ProduceOutcome(
         ErrorCode.NONE,
         appended.base_offset,

@@ -142,7 +142,7 @@ class SingleDelay:
         leaves = self._delayed.attempt(is_over=is_over)
         worked_ns = timer() - started_ns
         cost.io_ns += worked_ns
-        self._local_worker.charge(worked_ns)
+        self._local_worker.work_time.move(self._local_worker.account, worked_ns)
         if leaves is self._delayed:
             return self
         if not isinstance(leaves, tuple):
@@ -217,13 +217,14 @@ class SingleRequests:
             return None
         client = cost.client
         self._client, self._header = client, header
-        timer = self._local_worker.work_time.step_timer
+        work_time = self._local_worker.work_time
+        timer = work_time.step_timer
         started_ns = timer()
         leaves = codec.form.execute(self, codec.version, request)
         if leaves is None:
             return None
         cost.io_ns = cost.owners_ns = timer() - started_ns
-        self._local_worker.charge(cost.io_ns)
+        work_time.move(self._local_worker.account, cost.io_ns)
         cost.header = header
         if not isinstance(leaves, tuple):
             client.in_flight = codec.key

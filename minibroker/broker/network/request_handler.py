@@ -59,7 +59,7 @@ from minibroker.broker.network.response_sender import (
     send_response,
 )
 from minibroker.broker.process.environment import Environment
-from minibroker.broker.process.messages import ApiPart
+from minibroker.broker.process.messages import ApiPart, ApiReply
 from minibroker.broker.process.metadata_client import MetadataClient
 from minibroker.broker.settings.definitions import (
     AUTHORIZER_CLASS_NAME,
@@ -68,7 +68,7 @@ from minibroker.broker.settings.definitions import (
 )
 from minibroker.broker.settings.dynamic import DynamicSettings
 from minibroker.broker.settings.types import INT_MAX
-from minibroker.runtime.arena import ArenaRef, Block
+from minibroker.runtime.arena import Block, RecordsRef
 from minibroker.runtime.rpc import Link, LocalPeer, request_all
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encoder, locating_decoder
@@ -92,6 +92,7 @@ StartRequest = Callable[[ClientConnection, bytes | Block], RequestCost | Awaitab
 # Used by every request: attribute access of an enumeration takes ten times as long.
 _FETCH: Final = ApiKey.FETCH
 _PRODUCE: Final = ApiKey.PRODUCE
+_PRODUCE_BYTES: Final = int(_PRODUCE).to_bytes(2, "big")
 _REQUEST_RECEIVED: Final = ChannelEvent.REQUEST_RECEIVED
 _RESPONSE_READY: Final = ChannelEvent.RESPONSE_READY
 _RESPONSE_SENT: Final = ChannelEvent.RESPONSE_SENT
@@ -128,6 +129,8 @@ class RequestHandler:
         self._dynamic_settings = DynamicSettings(env.settings)
         self.apis, self._advertised = serving(env.settings)
         local = env.local_worker
+        self._shares_records = local is None or env.workers > 1
+        """Whether another process reads the records of requests, in the shared memory."""
         self._has_authorizer = bool(env.settings[AUTHORIZER_CLASS_NAME])
         self._single = (
             None
@@ -301,7 +304,7 @@ class RequestHandler:
 
     async def _execute(self, cost: RequestCost, body: bytes | Block) -> None:
         """Execute the request in the steps of its API, in the processes that own its parts."""
-        if isinstance(body, bytes):
+        if isinstance(body, bytes) and self._shares_records and body.startswith(_PRODUCE_BYTES):
             reader = cost.client.reader
             assert reader is not None
             body = await reader.store(body)
@@ -320,7 +323,9 @@ class RequestHandler:
         if not (cost.is_direct or cost.owners_ns or self._has_authorizer or cost.interception):
             self._cache.keep(cost, body, cost.ctx.image, encoded)
 
-    def context(self, client: ClientConnection, header: RequestHeader, block: Block) -> Context:
+    def context(
+        self, client: ClientConnection, header: RequestHeader, body: bytes | Block
+    ) -> Context:
         """Return the context of a request for its API."""
         env = self._env
         now = env.clock.now()
@@ -335,7 +340,7 @@ class RequestHandler:
             now=now,
             wall_ms=env.clock.wall_ms(),
             served=self._advertised,
-            reference=partial(_reference, block),
+            reference=partial(_reference, body),
             fetch_bytes_max=self.quota_stage.fetch_bytes_max(client, header)
             if header.api_key == _FETCH
             else INT_MAX,
@@ -488,29 +493,32 @@ def _body_bytes(cost: RequestCost, encoded: bytes | Sequence[Chunk]) -> int:
     return sum(len(chunk) for chunk in encoded)
 
 
-def _reference(block: Block, records: object) -> ArenaRef:
+def _reference(body: bytes | Block, records: object) -> RecordsRef:
     assert isinstance(records, range)  # `locating_decoder` returns a range for a records field
-    return block.ref(records.start, len(records))
+    if isinstance(body, Block):
+        return body.ref(records.start, len(records))
+    return memoryview(body)[records.start : records.stop]
 
 
 class RequestExecution:
     """Execution of one request, which holds its memory as long as it is needed."""
 
-    def __init__(self, handler: RequestHandler, cost: RequestCost, block: Block) -> None:
+    def __init__(self, handler: RequestHandler, cost: RequestCost, body: bytes | Block) -> None:
         self._handler = handler
         self._cost = cost
         self._client = cost.client
-        self._block: Block | None = block
+        self._body = body
+        self._block = body if isinstance(body, Block) else None
 
     async def run(self) -> None:
         """Decode and execute the request: sets header, context, request and response."""
-        client, handler, block, cost = self._client, self._handler, self._block, self._cost
-        assert block is not None
-        header, at = decode_request_header(block.view)
+        client, handler, body, cost = self._client, self._handler, self._body, self._cost
+        view = memoryview(body) if isinstance(body, bytes) else body.view
+        header, at = decode_request_header(view)
         cost.header = header
         client.client_id = header.client_id
         client.in_flight = header.api_key
-        ctx = cost.ctx = handler.context(client, header, block)
+        ctx = cost.ctx = handler.context(client, header, body)
         api = _served(handler.apis, header)
         if api is None:
             cost.response = unsupported_version(ctx.served, ctx.settings[PERSONA])
@@ -518,10 +526,10 @@ class RequestExecution:
             cost.header = header._replace(api_version=0)
             return
         schema = registry.schema(header.api_key)
-        request, _ = locating_decoder(schema.request, header.api_version)(block.view, at)
+        request, _ = locating_decoder(schema.request, header.api_version)(view, at)
         cost.request = request
         if client.needs_checks and header.api_key == _PRODUCE:
-            cost.records = count_records(cast("ProduceRequest", request), block.view)
+            cost.records = count_records(cast("ProduceRequest", request), view)
         software = software_in(header, request)
         if software is not None:
             client.set_software(*software)
@@ -577,15 +585,9 @@ class RequestExecution:
         owners = sorted(parts)
         peers = self._handler.owners
         requests = [(peers[owner], ApiPart(api.key, parts[owner])) for owner in owners]
+        answers: list[ApiReply | None]
         if len(requests) == 1:
-            peer, part = requests[0]
-            # Instead of sleeping until a quick answer arrives, if no other request waits for one.
-            poll = (
-                not api.may_wait and self._handler.quick_requests == 1 and owners[0] != CONTROLLER
-            )
-            answers = [
-                await peer.request(part, may_wait=api.may_wait, poll=poll, on_sent=self._prepare)
-            ]
+            answers = [await self._request(api, owners[0], *requests[0])]
         else:
             answers = await request_all(
                 requests,
@@ -598,6 +600,20 @@ class RequestExecution:
                 replies[owner] = answer.reply
                 self._cost.io_ns += answer.worked_ns
         self._cost.owners_ns += time.perf_counter_ns() - started_ns
+
+    async def _request(
+        self, api: ServedApi, owner: Owner, peer: Link | LocalPeer, part: ApiPart
+    ) -> ApiReply:
+        if isinstance(peer, LocalPeer):
+            reply = peer.on_request(part)
+            self._prepare()
+            return reply if isinstance(reply, ApiReply) else cast("ApiReply", await reply)
+        # Instead of sleeping until a quick answer arrives, if no other request waits for one.
+        poll = not api.may_wait and self._handler.quick_requests == 1 and owner != CONTROLLER
+        answer: ApiReply = await peer.request(
+            part, may_wait=api.may_wait, poll=poll, on_sent=self._prepare
+        )
+        return answer
 
     def _prepare(self) -> None:
         if self._handler.quota_stage.active:

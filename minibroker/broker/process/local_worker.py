@@ -49,13 +49,9 @@ class LocalWorker:
         """Execute a part as if it had been sent to the worker."""
         reply = self._execute(part)
         if isinstance(reply, ApiReply):
-            self.charge(reply.worked_ns)
+            self.work_time.move(self.account, reply.worked_ns)
             return reply
         return self._finish(reply)
-
-    def charge(self, worked_ns: int) -> None:
-        """Move work of the running step from the connection in force to the worker."""
-        self.work_time.move(self.account, worked_ns)
 
     async def _finish(self, reply: Awaitable[ApiReply]) -> ApiReply:
         result = await reply  # Charges an account of its own.

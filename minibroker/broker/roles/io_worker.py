@@ -71,7 +71,7 @@ from minibroker.broker.transactions.service import (
     TransactionLimits,
     TransactionService,
 )
-from minibroker.runtime.arena import ArenaRef
+from minibroker.runtime.arena import RecordsRef
 from minibroker.runtime.rpc import PeerLost
 from minibroker.runtime.system import descriptors_max
 from minibroker.runtime.work_thread import WorkThread
@@ -235,8 +235,8 @@ class _Worker:
     def wall_ms(self) -> int:
         return self._env.clock.wall_ms()
 
-    def records(self, ref: ArenaRef) -> memoryview:
-        return self._env.arena.view(ref)
+    def records(self, ref: RecordsRef) -> memoryview:
+        return ref if isinstance(ref, memoryview) else self._env.arena.view(ref)
 
     def open_partition(self, topic: str, index: int) -> Partition | None:
         return self._replicas.open_partition(topic, index)

@@ -136,8 +136,12 @@ def produce(*partitions: int, acks: int = 1) -> ProduceRequest:
     return ProduceRequest(acks=acks, topic_data=[TopicProduceData(name="t", partition_data=data)])
 
 
-async def accept(part: ProducePart) -> dict[tuple[str, int], ProduceOutcome]:
+def outcomes(part: ProducePart) -> dict[tuple[str, int], ProduceOutcome]:
     return {(batch.topic, batch.partition): ProduceOutcome(0, 7, -1, 0) for batch in part.batches}
+
+
+async def accept(part: ProducePart) -> dict[tuple[str, int], ProduceOutcome]:
+    return outcomes(part)
 
 
 def fetch(*partitions: int, min_bytes: int = 1) -> FetchRequest:

@@ -6,19 +6,31 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.apis import metadata
 from minibroker.broker.apis.produce import ProducePart
 from minibroker.broker.metadata.image import Topic, TopicCreated, apply
 from minibroker.broker.network.client_connection import ChannelState
+from minibroker.broker.process.environment import PROCESSOR
+from minibroker.broker.process.local_worker import LocalWorker
+from minibroker.broker.process.messages import ApiPart, ApiReply
 from minibroker.broker.quotas.controller_mutation import Mutated
-from minibroker.runtime.rpc import PeerLost
+from minibroker.runtime.rpc import LocalPeer, PeerLost
 from minibroker_protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from minibroker_protocol.registry import ApiKey
-from tests.broker.network.running_handler import RunningHandler, accept, fetch, nothing, produce
+from tests.broker.network.running_handler import (
+    RunningHandler,
+    accept,
+    fetch,
+    nothing,
+    outcomes,
+    produce,
+)
+from tests.broker.process.conftest import MakeEnvironment
 from tests.simulation.client import frame
 
 
@@ -50,6 +62,54 @@ async def test_records_are_shown_in_place_and_freed_afterwards(running: RunningH
     assert [(each.error_code, each.base_offset) for each in results] == [(0, 7), (0, 7)]
     assert [len(worker.asked) for worker in running.workers] == [1, 1]
     assert running.memory_used == 0
+
+
+async def test_part_of_a_local_owner_is_executed_in_the_same_step(running: RunningHandler) -> None:
+    done: list[str] = []
+
+    def execute(part: ApiPart) -> ApiReply:
+        done.append("executed")
+        return ApiReply(outcomes(part.part), 1)
+
+    running.request_handler.owners = {0: LocalPeer(execute), 1: LocalPeer(execute)}
+    running.theirs._correlation_id = 1
+    with trio.testing.assert_no_checkpoints():
+        await running.take(frame(produce(0), 9)[4:])
+        done.append("answered")
+    assert done == ["executed", "answered"]
+    [topic] = (await running.theirs.answer(ApiKey.PRODUCE, 9)).responses
+    assert [each.base_offset for each in topic.partition_responses] == [7]
+
+
+async def test_part_of_a_local_owner_that_waits_is_answered(running: RunningHandler) -> None:
+    async def execute(part: ApiPart) -> ApiReply:
+        await trio.lowlevel.checkpoint()
+        return ApiReply(outcomes(part.part), 1)
+
+    running.request_handler.owners = {0: LocalPeer(execute), 1: LocalPeer(execute)}
+    [topic] = (await running.ask(produce(0), 9)).responses
+    assert [each.base_offset for each in topic.partition_responses] == [7]
+
+
+async def test_records_for_the_worker_of_this_process_are_not_copied(
+    make_env: MakeEnvironment, nursery: trio.Nursery
+) -> None:
+    env = make_env(PROCESSOR, workers=1)
+    env.local_worker = LocalWorker(env.work_time)
+    running = RunningHandler(env, nursery)
+    seen: list[object] = []
+
+    def execute(part: ApiPart) -> ApiReply:
+        seen.extend(batch.ref for batch in part.part.batches)
+        return ApiReply(outcomes(part.part), 1)
+
+    running.request_handler.owners = {0: LocalPeer(execute)}
+    rest = running.request_handler.serve(running.ours, frame(produce(0, 1), 9)[4:])
+    assert rest is not None
+    await rest
+    assert seen == [b"records 0", b"records 1"]
+    assert all(isinstance(each, memoryview) for each in seen)
+    assert running.part.statistics().peak == 0
 
 
 async def test_memory_stays_until_the_last_owner_has_answered(running: RunningHandler) -> None:
