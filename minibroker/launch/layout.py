@@ -22,6 +22,7 @@ from minibroker.broker.process.environment import (
     Environment,
     role_name,
 )
+from minibroker.broker.process.journal_counts import JournalCounts
 from minibroker.broker.roles.acceptor import acceptor
 from minibroker.broker.roles.controller import controller
 from minibroker.broker.roles.io_worker import io_worker
@@ -37,7 +38,6 @@ from minibroker.broker.settings import (
     Settings,
 )
 from minibroker.lab.control.attach import attach_control
-from minibroker.lab.journal.counts import JournalCounts
 
 
 async def _recorder(env: Environment) -> None:

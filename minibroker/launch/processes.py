@@ -36,6 +36,7 @@ from minibroker.broker.process.environment import (
     role_name,
     tokens_name,
 )
+from minibroker.broker.process.journal_counts import JournalCounts
 from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.settings import (
@@ -57,7 +58,6 @@ from minibroker.broker.settings.definitions import AUTHORIZER_CLASS_NAME
 from minibroker.broker.settings.listeners import advertised_endpoints, has_tls
 from minibroker.broker.settings.types import HostPort
 from minibroker.lab.control.serve import listener_url, open_listener, token_for
-from minibroker.lab.journal.counts import JournalCounts
 from minibroker.lab.observers.attaching import ProcessObservers
 from minibroker.launch.layout import (
     ProcessPlan,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from minibroker.broker.metrics.metrics import ProcessMetrics
+    from minibroker.broker.process.journal_counts import JournalCounts
     from minibroker.broker.process.local_worker import LocalWorker
     from minibroker.broker.quotas.ledger import QuotaLedger
     from minibroker.broker.settings import Settings
@@ -97,7 +98,7 @@ class Environment:
     ``secret`` is shared by all roles of one run and by nothing else.
     ``observe`` is called with the role before it runs: what watches or changes its work attaches
     itself there. ``on_note`` listens to the role's notes, and ``hold_points`` hold its groups and
-    transactions. ``journal_counts`` belong to the journal of all roles; a role never reads them.
+    transactions. ``journal_counts`` are those of the journal of all roles; a role never reads them.
     """
 
     role: str
@@ -115,7 +116,7 @@ class Environment:
     work_time: WorkTime
     random: Random
     data_dir: Path
-    journal_counts: Any
+    journal_counts: JournalCounts
     ready: Callable[[], None]
     rebuild_topics: bool = False
     starts_processes: bool = False

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
+from minibroker.broker.process.journal_counts import JournalCounts
 from minibroker.lab.errors import Conflict
 from minibroker.lab.journal.bounded import JOURNAL_BYTES_MAX, Journal
 from minibroker.lab.journal.buffer import JournalBuffer, JournalChunk
-from minibroker.lab.journal.counts import JournalCounts
 from minibroker.lab.journal.entries import Loss, LossReason
 from minibroker.lab.journal.merging import JournalMerger
 from minibroker.lab.journal.topic_ids import TopicIds, Uuid

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple
 
+from minibroker.broker.process.journal_counts import JournalCounts
 from minibroker.lab.journal.bounded import ENTRY_BYTES, Journal
 from minibroker.lab.journal.buffer import JournalChunk
-from minibroker.lab.journal.counts import JournalCounts
 from minibroker.lab.journal.entries import Loss, LossReason
 from minibroker.lab.journal.records import PackedRecords, Record, entry_of, split
 

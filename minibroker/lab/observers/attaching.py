@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from minibroker.broker.process.environment import ACCEPTOR, CONTROLLER, PROCESSOR, WORKER
+from minibroker.broker.process.environment import ACCEPTOR, PROCESSOR, RECORDER, WORKER
 from minibroker.broker.settings import ACTIVITY_ENABLE
 from minibroker.lab.observers.hold_points import ProcessHoldPoints
 from minibroker.lab.observers.messages import FaultRules, JournalRequest, JournalSwitch, KillProcess
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
         NotedHeader,
         NoteListener,
     )
+    from minibroker.broker.process.journal_counts import JournalCounts
     from minibroker.broker.process.metadata_client import MetadataClient
     from minibroker.broker.process.storage_watch import StorageWatch
     from minibroker.lab.journal.buffer import JournalBuffer
-    from minibroker.lab.journal.counts import JournalCounts
     from minibroker.lab.observers.activity_sender import ActivitySender
     from minibroker.lab.observers.processor_faults import ProcessorFaults
     from minibroker.lab.observers.storage_faults import StorageFaults
@@ -79,21 +79,21 @@ class ProcessObservers:
 
     def prepare(self, env: Environment) -> Environment:
         """Let a role be observed."""
-        env.observe = partial(self._attach, env)
+        attachments: dict[str, Callable[[Environment, Any], None]] = {
+            ACCEPTOR: self._attach_to_acceptor,
+            PROCESSOR: self._attach_to_processor,
+            WORKER: self._attach_to_worker,
+            RECORDER: self._attach_journal,
+        }
+        if env.role in attachments:
+            env.observe = partial(attachments[env.role], env)
         if env.role == WORKER:
             env.hold_points = ProcessHoldPoints(env.name)
         return env
 
-    def _attach(self, env: Environment, role: Any) -> None:
-        if env.role == PROCESSOR:
-            self._attach_to_processor(env, role)
-        elif env.role == WORKER:
-            self._attach_to_worker(env, role)
-        elif env.role == ACCEPTOR:
-            self._attach_journal(env, role)
-            _attach_activity(env, role)
-        elif env.role != CONTROLLER:
-            self._attach_journal(env, role)
+    def _attach_to_acceptor(self, env: Environment, role: AcceptingRole) -> None:
+        self._attach_journal(env, role)
+        _attach_activity(env, role)
 
     def _attach_journal(
         self,

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import trio
 
+from minibroker.broker.process.journal_counts import JournalCounts
 from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.journal.buffer import JournalBuffer
-from minibroker.lab.journal.counts import JournalCounts
 from minibroker.lab.journal.entries import FRAME_BYTES_MAX, EntryKind, may_have_secrets
 from minibroker.lab.journal.records import (
     NO_HEADER,

@@ -21,9 +21,9 @@ from minibroker.broker.process.environment import (
     Environment,
     role_name,
 )
+from minibroker.broker.process.journal_counts import JournalCounts
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.settings import Settings
-from minibroker.lab.journal.counts import JournalCounts
 from minibroker.lab.observers.attaching import ProcessObservers
 from minibroker.runtime.addressing import MemoryTransport
 from minibroker.runtime.arena import Arena

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from minibroker.broker.process.journal_counts import JournalCounts
 from minibroker.lab.journal.buffer import JournalChunk
-from minibroker.lab.journal.counts import JournalCounts
 from minibroker.lab.journal.records import (
     EXCHANGE_KIND,
     REQUEST_KIND,

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.broker.process.journal_counts import JournalCounts
 from minibroker.lab.journal.bounded import ENTRY_BYTES, Journal
 from minibroker.lab.journal.buffer import JournalBuffer
-from minibroker.lab.journal.counts import JournalCounts
 from minibroker.lab.journal.entries import EntryKind, lost_entries
 from minibroker.lab.journal.filters import EntryFilter
 from minibroker.lab.journal.merging import STEP, JournalMerger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from minibroker.lab.journal.counts import JournalCounts
+from minibroker.broker.process.journal_counts import JournalCounts
 
 
 def test_roles_that_have_more_than_they_handed_over_are_pending() -> None:
