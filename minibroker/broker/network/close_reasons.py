@@ -12,7 +12,7 @@ from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.authenticator import ConnectionNotAuthenticated
 from minibroker.broker.network.client_connection import InvalidRequestSize
-from minibroker.broker.network.request_observer import InterceptorDisconnect
+from minibroker.broker.network.interception import InterceptorDisconnect
 from minibroker.broker.network.response_sender import RecordsGone, RecordsUnreadable
 from minibroker.runtime.rpc import PeerLost
 from minibroker.runtime.stream import StreamClosed

@@ -51,7 +51,7 @@ from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Array, Struct
 
 if TYPE_CHECKING:
-    from minibroker.broker.network.request_observer import Interception
+    from minibroker.broker.network.interception import Interception
     from minibroker.broker.quotas.controller_mutation import Mutated
     from minibroker.broker.quotas.manager import DeferredRecord, QuotaCheck
     from minibroker_protocol.headers import RequestHeader

@@ -79,7 +79,8 @@ from minibroker_protocol.registry import ApiKey
 if TYPE_CHECKING:
     from minibroker.broker.apis.unserved import Unserved
     from minibroker.broker.metadata.image import Image
-    from minibroker.broker.network.request_observer import Interceptor, RequestObserver
+    from minibroker.broker.network.interception import Interceptor
+    from minibroker.broker.network.request_observer import RequestObserver
     from minibroker.broker.security.acl import Operation, Resource
     from minibroker_protocol.messages.produce import ProduceRequest
 

@@ -1,8 +1,8 @@
-"""What may watch the requests of a processor, or change them.
+"""What may watch the requests of a processor.
 
 Owns the moments in the life of a connection and a request at which others are called. It must never
 know who watches, or why. Invariant: a processor without observers calls nothing; an observer never
-waits and never changes a request, which an interceptor may (``Interceptor``). A broker's own
+waits and never changes a request, which an interceptor may (``interception``). A broker's own
 figures and quotas are not observers: they belong to each request. mitmproxy calls its addons at
 such moments.
 
@@ -24,12 +24,9 @@ The life of a request:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from minibroker.broker.metadata.image import Image
     from minibroker.broker.network.client_connection import ClientConnection
     from minibroker.broker.network.quota_stage import RequestCost
     from minibroker.runtime.arena import Block
@@ -79,66 +76,3 @@ class RequestObserver:
 
     def failed(self, request: RequestCost) -> None:
         """Called when a request ends without a complete response."""
-
-
-# --------------------------------------------------------------------------------------------------
-# What may change, delay or replace the requests of a processor, and their responses.
-#
-# Owns the places in the way of a request at which an interceptor is called. It must never know what
-# it does, or why. Invariant: a processor has at most one, and none by default; then a request only
-# checks that.
-
-
-class InterceptorDisconnect(Exception):
-    """The interceptor closes the connection; the text says why."""
-
-
-class Interception(Protocol):
-    """What an interceptor does with the response of one request."""
-
-    @property
-    def sets_throttle_time(self) -> bool:
-        """Whether it has set the throttle time of the response."""
-
-    @property
-    def changes_response(self) -> bool:
-        """Whether it has changed more of the response than its throttle time."""
-
-    def damaged(self, frame: bytes) -> bytes:
-        """The response as ``send`` sends it."""
-
-    async def send(self, frame: bytes) -> int:
-        """Send the response with its length; return the number of bytes.
-
-        Raises ``InterceptorDisconnect``.
-        """
-
-    async def mute(self) -> None:
-        """Wait until the next request may be read."""
-
-
-class Interceptor(Protocol):
-    """Changes, delays or replaces requests and responses."""
-
-    @property
-    def forbids_fetch_sessions(self) -> bool:
-        """Whether fetches must name all their partitions."""
-
-    def concerns(self, body: bytes | Block) -> bool:
-        """Whether it may have to do with a request."""
-
-    async def execute(
-        self,
-        client: ClientConnection,
-        header: RequestHeader,
-        request: Any,
-        image: Image,
-        run: Callable[[], Awaitable[Any]],
-    ) -> tuple[Any, Interception | None]:
-        """Return the response to a request, which ``run`` executes, and how to send it.
-
-        Raises ``InterceptorDisconnect``, or ``CloseConnection`` for an error without a response.
-        """
-
-    async def meet(self, client: ClientConnection) -> None:
-        """Meet a new connection. Raises ``InterceptorDisconnect``."""

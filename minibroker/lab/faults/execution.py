@@ -16,7 +16,7 @@ import trio
 
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.log.slices import FileSlice
-from minibroker.broker.network.request_observer import InterceptorDisconnect
+from minibroker.broker.network.interception import InterceptorDisconnect
 from minibroker.lab.faults.actions import AFTER, BEFORE, BROKER_ACTIONS, ENTITY_FIELDS, MIDDLE
 from minibroker.lab.faults.course import NO_EFFECT, FaultCourse
 from minibroker.lab.faults.fault_rule import FaultHold

@@ -18,7 +18,7 @@ import trio
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.connections.address import client_ip
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.broker.network.request_observer import InterceptorDisconnect
+from minibroker.broker.network.interception import InterceptorDisconnect
 from minibroker.broker.settings.types import HostPort
 from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
 from minibroker.lab.faults.matching import ConnectionAttributes, RequestMatches

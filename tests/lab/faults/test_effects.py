@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.broker.apis.base import CloseConnection
-from minibroker.broker.network.request_observer import InterceptorDisconnect
+from minibroker.broker.network.interception import InterceptorDisconnect
 from minibroker.lab.faults.actions import (
     ACTIONS,
     BROKER_ACTIONS,

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.apis.base import CloseConnection
-from minibroker.broker.network.request_observer import InterceptorDisconnect
+from minibroker.broker.network.interception import InterceptorDisconnect
 from minibroker.lab.faults.execution import FaultExecutor
 from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
 from minibroker.lab.faults.matching import Candidate, ConnectionAttributes
