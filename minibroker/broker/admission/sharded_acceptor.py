@@ -27,14 +27,14 @@ from minibroker.broker.admission.rejected_connections import RejectedConnections
 from minibroker.broker.connections.address import client_ip
 from minibroker.broker.connections.counts import ConnectionCounts, ExceededCount
 from minibroker.broker.connections.rates import ConnectionRates
-from minibroker.broker.connections.token_messages import (
+from minibroker.broker.connections.tokens import (
     Action,
     Admit,
     DropLimits,
     Send,
     TokenMessage,
+    Tokens,
 )
-from minibroker.broker.connections.tokens import Tokens
 from minibroker.broker.metadata.image import IP, Image
 from minibroker.broker.metrics.definitions import (
     ACCEPT_RATE,

@@ -24,9 +24,10 @@ from minibroker.broker.apis.registry import APIS
 from minibroker.broker.groups.limits import GroupLimits
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.errors import LogError
+from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.replica_manager import Partition, ReplicaManager
-from minibroker.broker.log.segment import SegmentFiles
+from minibroker.broker.log.segment import SegmentFiles, sync_files
 from minibroker.broker.log.transaction_markers import TransactionMarker
 from minibroker.broker.log.validation import Origin
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
@@ -39,10 +40,8 @@ from minibroker.broker.metadata.placement import (
 from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import LogFigures
-from minibroker.broker.process.connected_roles import ConnectedRoles
 from minibroker.broker.process.environment import Environment, note_state
 from minibroker.broker.process.log_cleaner import LogCleaner
-from minibroker.broker.process.log_flusher import LogFlusher
 from minibroker.broker.process.messages import (
     ActivityAppend,
     ApiPart,
@@ -52,7 +51,7 @@ from minibroker.broker.process.messages import (
 )
 from minibroker.broker.process.metadata_client import MetadataClient
 from minibroker.broker.process.storage_watch import StorageWatch, pauses_s
-from minibroker.broker.process.worker_links import WorkerLinks
+from minibroker.broker.process.worker_links import ConnectedRoles, WorkerLinks
 from minibroker.broker.process.worker_snapshots import WorkerSnapshots
 from minibroker.broker.roles.worker_requests import ControllerRequests
 from minibroker.broker.settings import (
@@ -506,3 +505,48 @@ class _Worker:
 def _topic_id(image: Image, name: str) -> bytes | None:
     topic = image.topics.get(name)
     return None if topic is None else topic.topic_id
+
+
+# --------------------------------------------------------------------------------------------------
+# Flushes the logs of an I/O worker: those that are due each second, and others on request.
+#
+# Owns the thread in which files are written to the disk. It must never know when a log is due.
+# Invariant: the worker's loop does not wait for the disk, except for what was appended while the
+# thread was at work; a log is flushed only if none of its files failed. Kafka's counterparts are
+# the scheduler's ``kafka-log-flusher`` and ``flush-log`` tasks.
+
+CHECK_S: Final = 1.0
+"""How often logs are checked for ``flush.ms`` and for segments that were rolled."""
+
+
+class LogFlusher:
+    """Flushes the logs of one worker; ``run`` must be running."""
+
+    def __init__(self, env: Environment, logs: LogManager) -> None:
+        self._log = EventLog(env.name)
+        self._logs = logs
+        self._wall_ms = env.clock.wall_ms
+        # A broker of tasks has a clock of its own, which would not wait for a thread.
+        self._has_threads = env.starts_processes
+
+    async def run(self) -> None:
+        """Flush logs that are due until cancelled."""
+        while True:
+            await trio.sleep(CHECK_S)
+            for _, log in list(self._logs.items()):
+                if log.is_open and log.is_flush_due(now_ms=self._wall_ms()):
+                    try:
+                        await self.flush(log)
+                    except LogError as error:
+                        self._log.error("flush failed", reason=error)
+
+    async def flush(self, log: Log) -> None:
+        """Write all records of a log to the disk. Raises LogError."""
+        if self._has_threads:
+            sync = partial(sync_files, log.unflushed_files())
+            try:
+                await trio.to_thread.run_sync(sync)
+            except OSError as error:
+                raise log.storage_error("flushed", error) from error
+        if log.is_open:
+            log.flush(now_ms=self._wall_ms())

@@ -28,24 +28,22 @@ from minibroker.broker.admission.acceptor_messages import (
 from minibroker.broker.admission.connection_events import ConnectionEvents, ExceededLimit
 from minibroker.broker.admission.descriptor_health import DescriptorHealth
 from minibroker.broker.apis.base import CONTROLLER as CONTROLLER_OWNER
+from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.apis.unserved import unserved_request
 from minibroker.broker.connections.counts import LastUse
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.metrics.log import ConnectionCloses, EventLog
 from minibroker.broker.metrics.metrics import Fill
-from minibroker.broker.network.authenticator import Authenticator
+from minibroker.broker.network.authenticator import Authenticator, ConnectionNotAuthenticated
 from minibroker.broker.network.client_connection import (
     ChannelEvent,
     ClientConnection,
     IdleConnections,
+    InvalidRequestSize,
     evict_slow_claims,
 )
-from minibroker.broker.network.close_reasons import (
-    AUTHENTICATION_FAILURES,
-    close_reason,
-    leaf_error,
-)
+from minibroker.broker.network.interception import InterceptorDisconnect
 from minibroker.broker.network.quota_stage import QuotaStage
 from minibroker.broker.network.reports import (
     CONNECTIONS_SHOWN_MAX,
@@ -54,7 +52,7 @@ from minibroker.broker.network.reports import (
 )
 from minibroker.broker.network.request_handler import RequestHandler, RequestPause
 from minibroker.broker.network.request_loop import NewConnectionPacer, RequestLoop
-from minibroker.broker.network.response_sender import OpenFiles
+from minibroker.broker.network.response_sender import OpenFiles, RecordsGone, RecordsUnreadable
 from minibroker.broker.process.environment import Environment, handoff_name
 from minibroker.broker.process.messages import PauseRequests, ResumeRequests
 from minibroker.broker.process.metadata_client import MetadataClient
@@ -68,12 +66,14 @@ from minibroker.broker.settings import (
 )
 from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
-from minibroker.runtime.rpc import PeerFailed
-from minibroker.runtime.stream import SocketStream
+from minibroker.runtime.rpc import PeerFailed, PeerLost
+from minibroker.runtime.stream import SocketStream, StreamClosed
 from minibroker.runtime.system import descriptors_max
+from minibroker_protocol.errors import ProtocolError, UnsupportedVersion
 
 if TYPE_CHECKING:
     from minibroker.broker.admission.sharded_acceptor import ShardedAcceptor
+
 
 TAKEN_BEFORE_YIELD: Final = 8
 """New connections taken in a row before requests of other connections are served."""
@@ -473,3 +473,37 @@ class Processor:
             await trio.sleep(TRIM_INTERVAL_S)
             self._part.trim()
             self._files.forget_removed()
+
+
+AUTHENTICATION_FAILURES: Final = frozenset(
+    {CloseReason.TLS_FAILED, CloseReason.AUTHENTICATION_FAILED, CloseReason.SESSION_EXPIRED}
+)
+_REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
+    (StreamClosed, CloseReason.CLIENT_RESET),
+    (UnsupportedVersion, CloseReason.UNSUPPORTED_VERSION),
+    (ProtocolError, CloseReason.BAD_REQUEST),
+    (CloseConnection, CloseReason.ACKS_ZERO_ERROR),
+    (InterceptorDisconnect, CloseReason.FAULT_RULE),
+    (RecordsGone, CloseReason.RECORDS_GONE),
+    (RecordsUnreadable, CloseReason.RECORDS_UNREADABLE),
+)
+"""Errors and the reason that is counted; the first match applies."""
+
+
+def leaf_error(error: BaseException) -> BaseException:
+    """Return the first error of nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def close_reason(error: BaseException) -> tuple[CloseReason, str]:
+    """Return the reason and the text of an error."""
+    if isinstance(error, InvalidRequestSize | ConnectionNotAuthenticated):
+        return error.reason, str(error)
+    for kind, reason in _REASONS:
+        if isinstance(error, kind):
+            return reason, str(error)
+    if isinstance(error, PeerLost):
+        return CloseReason.PEER_LOST, "the process that executes the request died"
+    return CloseReason.INTERNAL_ERROR, str(error)

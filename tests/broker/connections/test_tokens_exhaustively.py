@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from minibroker.broker.connections.token_messages import DropLimits
+from minibroker.broker.connections.tokens import DropLimits
 from tests.broker.connections.token_world import World, frozen
 
 IP = "10.0.0.1"

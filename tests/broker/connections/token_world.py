@@ -14,16 +14,16 @@ from collections import deque
 from typing import Any, Final
 
 from minibroker.broker.connections.counts import ExceededCount
-from minibroker.broker.connections.token_messages import (
+from minibroker.broker.connections.tokens import (
     TOTAL,
     Action,
     Admit,
     DropLimits,
     Send,
     TokenMessage,
+    Tokens,
     home_of,
 )
-from minibroker.broker.connections.tokens import Tokens
 
 ENOUGH: Final = 5_000
 """Messages after which nothing new can be under way, as far as tests go."""

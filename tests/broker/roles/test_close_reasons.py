@@ -7,7 +7,7 @@ import pytest
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.authenticator import ConnectionNotAuthenticated
 from minibroker.broker.network.client_connection import InvalidRequestSize
-from minibroker.broker.network.close_reasons import close_reason, leaf_error
+from minibroker.broker.roles.processor import close_reason, leaf_error
 from minibroker.runtime.rpc import PeerFailed, PeerLost
 from minibroker.runtime.stream import StreamClosed
 from minibroker_protocol.errors import ProtocolError, UnsupportedVersion

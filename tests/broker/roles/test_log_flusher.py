@@ -18,7 +18,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.process.environment import WORKER
-from minibroker.broker.process.log_flusher import LogFlusher
+from minibroker.broker.roles.io_worker import LogFlusher
 from minibroker_protocol.records import Record, build_batch
 from tests.broker.process.conftest import MakeEnvironment
 
