@@ -15,7 +15,7 @@ from minibroker.broker.process.environment import PROCESSOR, WORKER, Environment
 from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.process.messages import ApiPart, ApiReply, RegisterRole
 from minibroker.broker.process.worker_links import STOP_S, ConnectedRoles, WorkerLinks, WorkerPeers
-from minibroker.runtime.rpc import Link, LocalPeer, PeerLost, RpcConnection
+from minibroker.runtime.rpc import Link, LocalPeer, PeerLost, RpcConnection, request_all
 from tests.broker.process.conftest import MakeEnvironment
 
 
@@ -128,7 +128,7 @@ async def test_local_worker_is_called_directly_and_others_over_links(
     local.serve(cast("Any", None), lambda _: ApiReply("local", 1))
     await connected.wait()
     part = ApiPart(0, None)
-    answers = [await peer.request(part) for _, peer in sorted(links.peers().items())]
+    answers = await request_all([(peer, part) for _, peer in sorted(links.peers().items())])
     assert [answer.reply for answer in answers] == ["local", "worker 1"]
 
 
