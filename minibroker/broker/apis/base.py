@@ -4,8 +4,8 @@
 image but own no state. ``execute`` runs at the owner of the state: at an I/O worker (partitions,
 groups, producer ids) or at the controller (topics, configs). An API never knows about sockets,
 processes or channels. Invariant: a part and a reply are plain picklable data; record bytes travel
-as an ``ArenaRef`` on the way in and as a ``FileSlice`` on the way out. Kafka's ``KafkaApis`` is
-the same thing as one class; here it is one file per API.
+as an ``ArenaRef`` on the way in, unless they stay in this process, and as a ``FileSlice`` on the
+way out. Kafka's ``KafkaApis`` is the same thing as one class; here it is one file per API.
 """
 
 from __future__ import annotations
