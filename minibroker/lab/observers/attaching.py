@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from minibroker.broker.process.environment import ACCEPTOR, PROCESSOR, RECORDER, WORKER
 from minibroker.broker.settings import ACTIVITY_ENABLE
-from minibroker.lab.observers.hold_points import ProcessHoldPoints
+from minibroker.lab.observers.hold_points import ControllerDecisions, ProcessHoldPoints
 from minibroker.lab.observers.messages import FaultRules, JournalRequest, JournalSwitch, KillProcess
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class ProcessObservers:
         if env.role in attachments:
             env.observe = partial(attachments[env.role], env)
         if env.role == WORKER:
-            env.hold_points = ProcessHoldPoints(env.name)
+            env.hold_points = ProcessHoldPoints()
         return env
 
     def _attach_to_acceptor(self, env: Environment, role: AcceptingRole) -> None:
@@ -126,7 +126,7 @@ class ProcessObservers:
     def _attach_to_worker(self, env: Environment, role: ObservedWorker) -> None:
         hold_points = env.hold_points
         assert isinstance(hold_points, ProcessHoldPoints)
-        hold_points.link = role.metadata_client.link
+        hold_points.decisions = ControllerDecisions(role.metadata_client.link, env.name)
         role.services.append(hold_points.run)
         save = partial(save_records, env, self._counts, self._buffers)
         FollowedRules(role.metadata_client, WorkerRules(env, role, hold_points, save).change)

@@ -8,13 +8,14 @@ holds it, and nothing is requested or matched while no rule has a point. Kafka h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from minibroker.broker.groups.hooks import COMPLETING, PREPARED, REBALANCE
 from minibroker.lab.faults.fault_rule import FaultHold
-from minibroker.lab.observers.messages import FaultHeld, FaultMatched, FaultRules
+from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched, FaultRules
 from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
 
 if TYPE_CHECKING:
@@ -30,10 +31,9 @@ _FIELDS: Final = {REBALANCE: _GROUP, PREPARED: _TRANSACTION, COMPLETING: _TRANSA
 class ProcessHoldPoints:
     """Implements ``coordinator.holds.HoldPoints``; ``run`` must be running."""
 
-    def __init__(self, process: str) -> None:
-        self._process = process
-        self.link: Link | None = None
-        """The link to the controller; set before anything is held."""
+    def __init__(self) -> None:
+        self.decisions: ControllerDecisions | None = None
+        """Set before anything is held."""
         self._matcher: PointMatcher | None = None
         self._starting: list[tuple[str, str, Callable[[], object]]] = []
         self._more = trio.Event()
@@ -77,55 +77,57 @@ class ProcessHoldPoints:
                     nursery.start_soon(self._wait, *each)
 
     async def _wait(self, point: str, subject: str, then: Callable[[], object]) -> None:
-        what = _describe(self._process, point, subject)
-        candidates = self._candidates(point, subject)
-        assert self.link is not None
-        for each in await decide(self.link, candidates):
-            await hold(self.link, FaultHeld(each.rule_id, each.releases, what))
+        is_group = _FIELDS[point] == _GROUP
+        what = FaultHold("", group=subject) if is_group else FaultHold("", transactional_id=subject)
+        assert self.decisions is not None
+        for each in await self.decisions.decide(self._candidates(point, subject)):
+            await self.decisions.hold(each.rule_id, each.releases, what)
         then()
 
 
-def _describe(process: str, point: str, subject: str) -> FaultHold:
-    if _FIELDS[point] == _GROUP:
-        return FaultHold(process, group=subject)
-    return FaultHold(process, transactional_id=subject)
+class ControllerDecisions:
+    """Implements ``faults.execution.FaultDecisions`` by questions to the controller.
 
-
-# --------------------------------------------------------------------------------------------------
-# Questions about fault rules to the controller, which may restart before it answers.
-#
-# Owns the repetition of these questions. It must never know rules. Invariant: what a rule holds
-# stays held while the controller restarts, because the rules and their counts survive it; an action
-# of a rule is requested once. Kafka has no equivalent.
-
-
-async def decide(link: Link, candidates: Sequence[Candidate]) -> Sequence[Firing]:
-    """The rules that fire of those that match.
-
-    If the controller dies before it answers, the match may be counted twice.
+    It may restart before it answers. What a rule holds stays held then, because the rules and their
+    counts survive it; an action of a rule is requested once.
     """
-    while candidates:
-        try:
-            fired: Sequence[Firing] = await link.request(FaultMatched(tuple(candidates)))
-            return fired
-        except PeerFailed:
-            break
-        except PeerLost:
-            if link.is_closed:
+
+    def __init__(self, link: Link, process: str) -> None:
+        self._link = link
+        self._process = process
+
+    async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
+        """The rules that fire of those that match.
+
+        If the controller dies before it answers, the match may be counted twice.
+        """
+        while candidates:
+            try:
+                fired: Sequence[Firing] = await self._link.request(FaultMatched(tuple(candidates)))
+                return fired
+            except PeerFailed:
                 break
-    return ()
+            except PeerLost:
+                if self._link.is_closed:
+                    break
+        return ()
 
-
-async def hold(link: Link, held: FaultHeld) -> None:
-    """Return when a rule is released or removed."""
-    while True:
-        try:
-            await link.request(held, may_wait=True)
-        except PeerFailed:
-            return
-        except PeerLost:
-            if link.is_closed:
+    async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
+        """Return when a rule has been released more often than that, or is removed."""
+        held = FaultHeld(rule_id, releases, what._replace(process=self._process))
+        while True:
+            try:
+                await self._link.request(held, may_wait=True)
+            except PeerFailed:
                 return
-            held = held._replace(again=True)
-        else:
-            return
+            except PeerLost:
+                if self._link.is_closed:
+                    return
+                held = held._replace(again=True)
+            else:
+                return
+
+    async def act(self, rule_id: str) -> None:
+        """Carry out a rule that acts on the broker, or on another request."""
+        with suppress(PeerLost, PeerFailed):  # It may be the controller that is killed.
+            await self._link.request(FaultAct(rule_id), may_wait=True)

@@ -8,25 +8,22 @@ counted with a reason of its own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.settings.definitions import DELAY, QUOTA_THROTTLE_MODE
 from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
-from minibroker.lab.faults.matching import Candidate, ConnectionAttributes
-from minibroker.lab.faults.rulebook import Firing
-from minibroker.lab.observers.hold_points import decide, hold
-from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultRules
+from minibroker.lab.faults.matching import ConnectionAttributes
+from minibroker.lab.observers.hold_points import ControllerDecisions
+from minibroker.lab.observers.messages import FaultRules
 from minibroker.runtime.arena import Block
-from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
+from minibroker.runtime.rpc import Link
 
 if TYPE_CHECKING:
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.process.environment import Environment
-    from minibroker.lab.faults.fault_rule import FaultHold
     from minibroker.lab.faults.rules import ActiveRule
     from minibroker_protocol.headers import RequestHeader
 
@@ -92,28 +89,6 @@ class ProcessorFaults:
             if active.rule.action == "close":
                 connections = [FaultedClient(client, self._env) for client in clients]
                 await self._executor.close_matching(active, connections)
-
-
-class ControllerDecisions:
-    """Implements ``faults.execution.FaultDecisions`` by questions to the controller."""
-
-    def __init__(self, link: Link, process: str) -> None:
-        self._link = link
-        self._process = process
-
-    async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
-        """The rules that fire of those that match."""
-        return await decide(self._link, candidates)
-
-    async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
-        """Return when a rule has been released more often than that, or is removed."""
-        held = FaultHeld(rule_id, releases, what._replace(process=self._process))
-        await hold(self._link, held)
-
-    async def act(self, rule_id: str) -> None:
-        """Carry out a rule that acts on the broker, or on another request."""
-        with suppress(PeerLost, PeerFailed):  # It may be the controller that is killed.
-            await self._link.request(FaultAct(rule_id), may_wait=True)
 
 
 class FaultedClient:

@@ -90,7 +90,7 @@ async def test_rules_reach_hold_points_and_storage_of_a_worker(
     env, files = make_env(WORKER, 0), SegmentFiles()
     watch = StorageWatch(env, EventLog(env.name))
     worker = SimpleNamespace(segment_files=files, storage=watch)
-    hold_points = ProcessHoldPoints(env.name)
+    hold_points = ProcessHoldPoints()
     faults = WorkerRules(env, cast("ObservedWorker", worker), hold_points, lambda: None)
     before = watch.fails_on_purpose()
     hold = ActiveRule("1", FaultRule("hold", point="transaction.prepared"))

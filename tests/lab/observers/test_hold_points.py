@@ -14,7 +14,7 @@ from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.faults.rules import ActiveRule
-from minibroker.lab.observers.hold_points import ProcessHoldPoints, decide, hold
+from minibroker.lab.observers.hold_points import ControllerDecisions, ProcessHoldPoints
 from minibroker.lab.observers.messages import FaultHeld, FaultMatched, FaultRules
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.rpc import Link, PeerFailed, PeerLost, RpcConnection
@@ -62,8 +62,8 @@ class At:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.controller = Controller(nursery)
-        self.points = ProcessHoldPoints("worker-0")
-        self.points.link = self.controller.link
+        self.points = ProcessHoldPoints()
+        self.points.decisions = ControllerDecisions(self.controller.link, "worker-0")
         self.continued: list[str] = []
         nursery.start_soon(self.points.run)
 
@@ -121,6 +121,7 @@ async def test_held_stays_held_while_the_controller_restarts(at: At) -> None:
 
 
 CANDIDATES = (Candidate("1", None),)
+GROUP = FaultHold("", group="g")
 HELD = FaultHeld("1", 0, FaultHold("worker-0", group="g"))
 
 
@@ -143,25 +144,29 @@ class AnsweringLink:
         return answer
 
 
+def decisions(link: Any) -> ControllerDecisions:
+    return ControllerDecisions(link, "worker-0")
+
+
 async def test_decision_of_the_restarted_controller_counts() -> None:
     link: Any = AnsweringLink(PeerLost("killed"), (Firing("1", 0.0, 0),))
-    assert [each.rule_id for each in await decide(link, CANDIDATES)] == ["1"]
+    assert [each.rule_id for each in await decisions(link).decide(CANDIDATES)] == ["1"]
     assert link.requests == [FaultMatched(CANDIDATES)] * 2
 
 
 @pytest.mark.parametrize("error", [PeerLost("stopped"), PeerFailed("broken")])
 async def test_nothing_fires_without_a_controller(error: Exception) -> None:
-    assert await decide(AnsweringLink(error), CANDIDATES) == ()  # type: ignore[arg-type]
-    await hold(AnsweringLink(error), HELD)  # type: ignore[arg-type]
+    assert await decisions(AnsweringLink(error)).decide(CANDIDATES) == ()
+    await decisions(AnsweringLink(error)).hold("1", 0, GROUP)
 
 
 async def test_nothing_is_requested_without_candidates() -> None:
     link: Any = AnsweringLink()
-    assert await decide(link, ()) == ()
+    assert await decisions(link).decide(()) == ()
     assert link.requests == []
 
 
 async def test_held_stays_held_by_the_restarted_controller() -> None:
     link: Any = AnsweringLink(PeerLost("killed"), None)
-    await hold(link, HELD)
+    await decisions(link).hold("1", 0, GROUP)
     assert link.requests == [HELD, HELD._replace(again=True)]
