@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.quotas.throttle import ThrottleQueue
+from minibroker.broker.network.quota_stage import ThrottleQueue
 
 
 def test_throttles_end_in_order_of_their_end_times() -> None:

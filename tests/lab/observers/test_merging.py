@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.lab.activity.events import ConnectionActivity
-from minibroker.lab.activity.merging import Merger
+from minibroker.lab.observers.recorder import Merger
 
 
 def event(time_us: int, mark: int) -> ConnectionActivity:
