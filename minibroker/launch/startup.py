@@ -23,7 +23,7 @@ from minibroker.broker.log.data_directory import (
     DataDirectoryError,
     check_data_directory,
 )
-from minibroker.broker.log.failures import free_bytes
+from minibroker.broker.log.errors import free_bytes
 from minibroker.broker.network.authenticator import check_authentication
 from minibroker.broker.settings import (
     ACCEPTOR_MODE,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from minibroker.broker.log.data_directory import SESSION_FILE, STORE_FILE
-from minibroker.broker.log.failures import StorageFailed, ignore_failure
+from minibroker.broker.log.errors import StorageFailed, ignore_failure
 from minibroker.broker.metadata.store.sqlite import SqliteStore
 from minibroker.broker.metadata.store.tree import Store, StoreError
 from minibroker.broker.settings import ZOOKEEPER_CONNECT, Settings

@@ -22,7 +22,7 @@ from minibroker.broker.groups.records import (
     encode_entry,
 )
 from minibroker.broker.groups.state_log import StateLog, StoredBatch
-from minibroker.broker.log.verification import Guard
+from minibroker.broker.log.transactions import Guard
 from minibroker_protocol.control_records import EndTransactionMarker, parse_marker
 from minibroker_protocol.errors import DecodeError, ErrorCode
 from minibroker_protocol.records import Record, build_batch

@@ -18,7 +18,7 @@ from minibroker.broker.groups.limits import STATE_LOG_SEGMENT_BYTES
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Origin
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.verification import NO_GUARD, Guard
+from minibroker.broker.log.transactions import NO_GUARD, Guard
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 from minibroker_protocol.records import (
     BatchHeader,

@@ -13,8 +13,12 @@ import errno
 import os
 from typing import Final, NamedTuple
 
-from minibroker.broker.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from minibroker.broker.log.cleaner.checkpoint import CLEANER_CHECKPOINT
+from minibroker.broker.log.checkpoint import (
+    CLEANER_CHECKPOINT,
+    Checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from minibroker.broker.log.leader_epochs import LEADER_EPOCH_CHECKPOINT, EpochEntry
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.paths import (
@@ -26,9 +30,8 @@ from minibroker.broker.log.paths import (
     offsets_of,
     write_file,
 )
-from minibroker.broker.log.producers import Producer, ProducerTable
+from minibroker.broker.log.producers import Producer, ProducerTable, write_snapshot
 from minibroker.broker.log.segment import ActiveSegment, Segment, SegmentEnd
-from minibroker.broker.log.snapshots import write_snapshot
 from minibroker.runtime.system import copy_range
 
 _REPLACED_FILES: Final = (PARTITION_METADATA, CLEANER_CHECKPOINT, LEADER_EPOCH_CHECKPOINT)

@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 
 from minibroker.broker.log.checkpoint import read_topic_id
 from minibroker.broker.log.config import LogConfig
-from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.failures import StorageFailed, ignore_failure
+from minibroker.broker.log.errors import LogError, StorageFailed, ignore_failure
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.log_copy import SavedState, restore_log, return_to, save_log, saved_state
 from minibroker.broker.log.paths import (

@@ -12,10 +12,11 @@ import os
 import re
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
-from minibroker.broker.log.failures import NO_SPACE_ERRNOS
+from minibroker.broker.log.errors import NO_SPACE_ERRNOS
 
 LOG: Final = ".log"
 OFFSET_INDEX: Final = ".index"
@@ -85,6 +86,16 @@ def read_small_file(path: str | os.PathLike[str], size: int = SMALL_FILE_BYTES_M
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
         return file.read(size)
+
+
+@contextmanager
+def opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """The descriptor of a file, closed at the end. Raises OSError."""
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def write_file(path: str, data: bytes) -> None:

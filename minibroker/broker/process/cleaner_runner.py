@@ -15,8 +15,12 @@ from typing import Protocol
 
 import trio
 
-from minibroker.broker.log.cleaner.cleaning import clean
-from minibroker.broker.log.cleaner.task import CleaningFailedError, CleaningResult, CleaningTask
+from minibroker.broker.log.cleaner.cleaning import (
+    CleaningFailedError,
+    CleaningResult,
+    CleaningTask,
+    clean,
+)
 from minibroker.broker.process.cleaner_child import LENGTH
 from minibroker.python_command import python_command
 

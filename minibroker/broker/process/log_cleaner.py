@@ -15,12 +15,10 @@ from typing import Final, Protocol
 
 import trio
 
-from minibroker.broker.log.cleaner.log_cleaning import Buffers, LogCleaning
-from minibroker.broker.log.cleaner.offset_map import entries_max
-from minibroker.broker.log.cleaner.plan import CleanableRange
-from minibroker.broker.log.cleaner.task import CleaningFailedError, CleaningResult
-from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.failures import NO_SPACE_ERRNOS
+from minibroker.broker.log.cleaner.batch_filter import entries_max
+from minibroker.broker.log.cleaner.cleaning import CleaningFailedError, CleaningResult
+from minibroker.broker.log.cleaner.log_cleaning import Buffers, CleanableRange, LogCleaning
+from minibroker.broker.log.errors import NO_SPACE_ERRNOS, LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.replica_manager import Partition

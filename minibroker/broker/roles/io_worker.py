@@ -27,7 +27,7 @@ from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.replica_manager import Partition, ReplicaManager
 from minibroker.broker.log.segment import SegmentFiles
-from minibroker.broker.log.transaction_markers import TransactionMarker
+from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.log.validation import Origin
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
 from minibroker.broker.metadata.image import BROKER, TOPIC, Image

@@ -26,7 +26,7 @@ from minibroker.broker.groups.hooks import (
     OnState,
 )
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transaction_markers import TransactionMarker
+from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.settings import (
     TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS,
     TRANSACTION_MAX_TIMEOUT_MS,

@@ -18,7 +18,7 @@ from minibroker.broker.apis.init_producer_id import API as INIT_PRODUCER_ID
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transaction_markers import TransactionMarker
+from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC, partition_owner

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.log.cleaner.task import CleaningFailedError
+from minibroker.broker.log.cleaner.cleaning import CleaningFailedError
 from minibroker.broker.process.cleaner_runner import (
     CleanerEndedError,
     CleanerRunner,

@@ -19,7 +19,7 @@ from minibroker.broker.controller.config_changes import NOTIFICATION_RETENTION_S
 from minibroker.broker.controller.stores import open_store, store_path
 from minibroker.broker.log.checkpoint import write_topic_id
 from minibroker.broker.log.data_directory import META_PROPERTIES, read_meta_properties
-from minibroker.broker.log.failures import StorageFailed
+from minibroker.broker.log.errors import StorageFailed
 from minibroker.broker.metadata import layout
 from minibroker.broker.metadata.image import ConfigChanged, Image, TopicCreated, Update
 from minibroker.broker.metadata.layout import CONFIG_CHANGES

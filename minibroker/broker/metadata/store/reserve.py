@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from typing import Final
 
-from minibroker.broker.log.failures import free_bytes
+from minibroker.broker.log.errors import free_bytes
 from minibroker.runtime.system import reserve_space
 
 SUFFIX: Final = ".reserve"

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import trio
 
-from minibroker.broker.log.failures import StorageFailed, free_bytes, ignore_failure
+from minibroker.broker.log.errors import StorageFailed, free_bytes, ignore_failure
 from minibroker.broker.metadata.store.reserve import Reserve
 from minibroker.broker.metadata.store.tree import (
     ANY_VERSION,
