@@ -67,6 +67,7 @@ from minibroker.broker.groups.limits import (
     GroupLimits,
 )
 from minibroker.broker.groups.membership import (
+    CONSUMER_PROTOCOL_TYPE,
     ClassicMember,
     Membership,
     new_member,
@@ -81,7 +82,6 @@ from minibroker.broker.groups.states import (
     TransitionCause,
     next_state,
 )
-from minibroker.broker.groups.subscription import CONSUMER_PROTOCOL_TYPE
 from minibroker_protocol.errors import ErrorCode
 
 AfterPersist = Callable[[ErrorCode], None]

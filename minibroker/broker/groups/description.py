@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.group import Group
-from minibroker.broker.groups.membership import ClassicMember
+from minibroker.broker.groups.membership import ClassicMember, assigned_partitions
 from minibroker.broker.groups.states import GroupState
-from minibroker.broker.groups.subscription import assigned_partitions
 
 
 class GroupOverview(NamedTuple):

@@ -30,7 +30,8 @@ from minibroker.broker.groups.limits import (
     GroupLimits,
 )
 from minibroker.broker.groups.offsets import CommittedOffset, PendingOffsets
-from minibroker.broker.groups.offsets_log import (
+from minibroker.broker.groups.records import CLASSIC, Entry, OffsetEntry
+from minibroker.broker.groups.state_log import (
     OffsetsLog,
     OffsetsTransaction,
     StoredGroup,
@@ -38,7 +39,6 @@ from minibroker.broker.groups.offsets_log import (
     commit_error,
     group_error,
 )
-from minibroker.broker.groups.records import CLASSIC, Entry, OffsetEntry
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.placement import offsets_partition

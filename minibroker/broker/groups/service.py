@@ -60,7 +60,7 @@ from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.hooks import NO_HOLD_POINTS, REBALANCE, HoldPoints, OnState
 from minibroker.broker.groups.limits import GROUPS_MAX, LOG_LINE_CHARACTERS_MAX, GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
-from minibroker.broker.groups.offsets_log import OffsetsTransaction
+from minibroker.broker.groups.state_log import OffsetsTransaction
 from minibroker.broker.groups.states import StateTransition
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition

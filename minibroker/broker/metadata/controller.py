@@ -31,6 +31,7 @@ from minibroker.broker.metadata.acls import (
     plan_acl_creation,
     plan_acl_deletion,
 )
+from minibroker.broker.metadata.bootstrap import FoundLogs, rebuild_topics
 from minibroker.broker.metadata.configs import (
     KINDS,
     Alteration,
@@ -40,7 +41,6 @@ from minibroker.broker.metadata.configs import (
 )
 from minibroker.broker.metadata.credentials import CredentialChange, plan_credentials
 from minibroker.broker.metadata.features import FeatureUpdate, feature_steps, plan_feature_updates
-from minibroker.broker.metadata.foreign_topics import AppliedTopics, accept_topic
 from minibroker.broker.metadata.image import (
     AclsChanged,
     Broker,
@@ -78,7 +78,7 @@ from minibroker.broker.metadata.store.tree import (
     UnavailableError,
     UnwritableError,
 )
-from minibroker.broker.metadata.topic_recovery import FoundLogs, rebuild_topics
+from minibroker.broker.metadata.stored_topics import AppliedTopics, accept_topic
 from minibroker.broker.metadata.topics import (
     Allow,
     FreeBytes,

@@ -16,8 +16,11 @@ from minibroker.broker.groups.state_log import StateLog
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.placement import transaction_partition
-from minibroker.broker.transactions.metadata import TransactionMetadata
-from minibroker.broker.transactions.records import TransactionEntry, decode_transaction
+from minibroker.broker.transactions.metadata import (
+    TransactionEntry,
+    TransactionMetadata,
+    decode_transaction,
+)
 from minibroker_protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)

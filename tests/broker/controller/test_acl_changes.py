@@ -8,7 +8,7 @@ from random import Random
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.controller.config_changes import (
+from minibroker.broker.controller.store_changes import (
     NOTIFICATION_RETENTION_S,
     AclChanges,
     PrefixedAclChanges,

@@ -17,9 +17,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from minibroker.broker.transactions.metadata import EPOCH_MAX, TransactionMetadata
+from minibroker.broker.transactions.metadata import (
+    EPOCH_MAX,
+    TransactionEntry,
+    TransactionMetadata,
+    decode_transaction,
+)
 from minibroker.broker.transactions.metadata import TransactionState as State
-from minibroker.broker.transactions.records import TransactionEntry, decode_transaction
 from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
