@@ -26,7 +26,7 @@ from minibroker.broker.settings import (
     SECURITY_INTER_BROKER_PROTOCOL,
     Settings,
 )
-from minibroker.broker.settings.dynamic import DEFAULT_NAME, Configs, listener_value
+from minibroker.broker.settings.dynamic import DEFAULT_NAME, Configs
 
 IP_RATE_KEY: Final = "connection_creation_rate"
 
@@ -55,7 +55,7 @@ def count_limits(settings: Settings, listeners: Sequence[str], find: Find) -> Co
     drop_overrides = settings[KAFKA_CONNECTIONS_MAX_OVERRIDES]
     return ConnectionCountLimits(
         total=settings[MAX_CONNECTIONS],
-        listeners={name: listener_value(settings, name, MAX_CONNECTIONS) for name in listeners},
+        listeners={name: settings.at_listener(name, MAX_CONNECTIONS) for name in listeners},
         per_ip=settings[MAX_CONNECTIONS_PER_IP],
         per_ip_overrides=_by_address(overrides, find),
         protected=protected_listener(settings, listeners),
@@ -89,7 +89,7 @@ def rate_limits(
     default = rates.pop(DEFAULT_NAME, None)
     return ConnectionRateLimits(
         total=settings[rate],
-        listeners={name: listener_value(settings, name, rate) for name in listeners},
+        listeners={name: settings.at_listener(name, rate) for name in listeners},
         ips=_by_address(rates.items(), find),
         ip_default=default,
         protected=protected_listener(settings, listeners),

@@ -25,27 +25,8 @@ from prometheus_client.core import (
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from minibroker.broker.metrics.definitions import (
-    BUSY,
-    CLOSED,
-    ELAPSED,
-    IDLE,
-    IO_TIME,
-    METRICS,
-    NETWORK_TIME,
-    OPEN,
-    QUEUE_TIME,
-    REQUEST_BYTES,
-    REQUESTS,
-    RESPONSE_BYTES,
-    RESTARTS,
-    THROTTLE_TIME,
-    TOTAL_TIME,
-    UP,
-    CloseReason,
-    Metric,
-    MetricKind,
-)
+from minibroker.broker.metrics import definitions as d
+from minibroker.broker.metrics.definitions import METRICS, CloseReason, Metric, MetricKind
 from minibroker.broker.metrics.metrics import (
     ERRORS_AT,
     HISTOGRAMS,
@@ -93,8 +74,8 @@ class _Process:
             self.counters[series] = self.counters.get(series, 0) + value
         # Its connections ended with it, without being counted.
         for (name, labels), opened in dead.gauges.items():
-            if name == OPEN.name and opened > 0:
-                series = (CLOSED.name, (*labels, CloseReason.PROCESS_DIED.value))
+            if name == d.OPEN.name and opened > 0:
+                series = (d.CLOSED.name, (*labels, CloseReason.PROCESS_DIED.value))
                 self.counters[series] = self.counters.get(series, 0) + int(opened)
         self.busy_ns += dead.busy_ns
         self.elapsed_ns += dead.elapsed_ns
@@ -198,15 +179,15 @@ UNKNOWN: Final = "unknown"
 """The label of requests whose api key Kafka doesn't have."""
 
 _HISTOGRAMS: Final = {
-    REQUEST_BYTES: "request_bytes",
-    RESPONSE_BYTES: "response_bytes",
-    QUEUE_TIME: "queue",
-    NETWORK_TIME: "network",
-    IO_TIME: "io",
-    TOTAL_TIME: "total",
-    THROTTLE_TIME: "throttle",
+    d.REQUEST_BYTES: "request_bytes",
+    d.RESPONSE_BYTES: "response_bytes",
+    d.QUEUE_TIME: "queue",
+    d.NETWORK_TIME: "network",
+    d.IO_TIME: "io",
+    d.TOTAL_TIME: "total",
+    d.THROTTLE_TIME: "throttle",
 }
-_COMPUTED: Final = (REQUESTS, BUSY, ELAPSED, IDLE, UP, RESTARTS)
+_COMPUTED: Final = (d.REQUESTS, d.BUSY, d.ELAPSED, d.IDLE, d.UP, d.RESTARTS)
 """Metrics whose values are computed here; processes report those of the others by name."""
 
 _REPORTED: Final = tuple(metric for metric in METRICS if metric not in _COMPUTED)
@@ -246,8 +227,8 @@ class BrokerCollector(Collector):
         for api_key, row in self._totals.rows().items():
             _add_named(by_name, api_name(api_key), row)
         for api, row in sorted(by_name.items()):
-            _add(families, REQUESTS, (api, "ok"), row[OK_AT])
-            _add(families, REQUESTS, (api, "error"), row[ERRORS_AT])
+            _add(families, d.REQUESTS, (api, "ok"), row[OK_AT])
+            _add(families, d.REQUESTS, (api, "error"), row[ERRORS_AT])
             for metric, histogram in _HISTOGRAMS.items():
                 _add_histogram(families[metric.name], metric, api, row, histogram)
 
@@ -273,13 +254,13 @@ class BrokerCollector(Collector):
 
     def _add_processes(self, families: dict[str, Family]) -> None:
         for process, (busy, elapsed) in sorted(self._totals.worked().items()):
-            _add(families, BUSY, (process,), busy)
-            _add(families, ELAPSED, (process,), elapsed)
+            _add(families, d.BUSY, (process,), busy)
+            _add(families, d.ELAPSED, (process,), elapsed)
         for process, idle in sorted(self._totals.idle().items()):
-            _add(families, IDLE, (process,), idle)
+            _add(families, d.IDLE, (process,), idle)
         for process in sorted({*self._totals.up(), *self._restarts}):
-            _add(families, UP, (process,), self._totals.up().get(process, False))
-            _add(families, RESTARTS, (process,), self._restarts.get(process, 0))
+            _add(families, d.UP, (process,), self._totals.up().get(process, False))
+            _add(families, d.RESTARTS, (process,), self._restarts.get(process, 0))
 
 
 @cache

@@ -392,7 +392,8 @@ class Settings:
 
 
 def _default(declared: Setting[T], profile: str) -> T:
-    return declared.kafka_default if profile == "kafka" else declared.default
+    kafka_default = declared.kafka_default
+    return kafka_default if profile == "kafka" and kafka_default is not None else declared.default
 
 
 def _problem(entry: SettingEntry, text: str) -> str:

@@ -99,7 +99,8 @@ def test_constraints_describe_valid_values() -> None:
     "setting", [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()], ids=lambda s: s.name
 )
 def test_every_default_round_trips_as_text(setting: Any) -> None:
-    for value in (setting.default, setting.kafka_default):
+    same = setting.kafka_default is None
+    for value in (setting.default, setting.default if same else setting.kafka_default):
         assert setting.parse(setting.render(value)) == value
 
 
