@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.broker.controller import topic_changes
+from minibroker.broker.controller import store_changes as topic_changes
 from minibroker.broker.controller.store_changes import (
     PAUSE_S,
     TopicChanges,
