@@ -154,7 +154,7 @@ class GroupService:
         groups = list(self._manager.groups.values())
         for group in groups:
             self._handle_event(group, Removed())
-        (self._manager.unload if keep_logs else self._manager.clear)()
+        self._manager.remove_all(clear=not keep_logs)
         return len(groups)
 
     # ------------------------------------------------------------------------ member requests

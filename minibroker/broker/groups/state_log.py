@@ -15,7 +15,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from minibroker.broker.groups.events import GroupRecord
 from minibroker.broker.groups.limits import STATE_LOG_SEGMENT_BYTES
@@ -31,6 +31,7 @@ from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Origin
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transactions import NO_GUARD, Guard
+from minibroker.broker.metadata.placement import offsets_partition
 from minibroker_protocol.control_records import EndTransactionMarker, parse_marker
 from minibroker_protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
 from minibroker_protocol.records import (
@@ -158,6 +159,61 @@ class StateLog:
     def clear(self) -> None:
         """Delete all records. Retention frees the space later."""
         self._partition.delete_records(self.log.log_end_offset)
+
+
+LogT = TypeVar("LogT", bound=StateLog)
+
+
+class StateLogs(Generic[LogT]):
+    """The logs of a coordinator: partitions of its internal topic, each opened on first use."""
+
+    def __init__(self, topic: str, partitions: int, open_log: Callable[[int], LogT]) -> None:
+        """``partitions`` is the number of partitions of the topic."""
+        self._topic = topic
+        self._partitions = partitions
+        self._open_log = open_log
+        self.logs: dict[int, LogT] = {}
+        self.unloaded: dict[int, str] = {}
+        """Partitions whose log was not opened, each with the error; what they store is unknown."""
+
+    def partition_of(self, key: str) -> int:
+        """The partition that stores a group or transactional id."""
+        return offsets_partition(key, self._partitions)
+
+    def is_loaded(self, key: str) -> bool:
+        """Whether the partition of this id is loaded."""
+        return not self.unloaded or self.partition_of(key) not in self.unloaded
+
+    def log_of(self, key: str) -> LogT:
+        """The log that stores a group or transactional id. Raises ``LogError``."""
+        return self._log(self.partition_of(key))
+
+    def _log(self, partition: int) -> LogT:
+        log = self.logs.get(partition)
+        if log is None:
+            log = self.logs[partition] = self._open_log(partition)
+        return log
+
+    def open_logs(self, partitions: Iterable[int]) -> Iterator[tuple[int, LogT]]:
+        """The logs of partitions, to be read; one that cannot be opened remains in ``unloaded``."""
+        for partition in partitions:
+            try:
+                log = self._log(partition)
+            except LogError as error:
+                self.unloaded[partition] = error.text
+                continue
+            yield partition, log
+            self.unloaded.pop(partition, None)
+
+    def release_logs(self, *, clear: bool) -> None:
+        """Forget the logs, which are cleared or kept."""
+        self.unloaded.clear()
+        logs, self.logs = self.logs, {}
+        for partition, log in logs.items() if clear else ():
+            try:
+                log.clear()
+            except OSError as error:
+                _logger.warning("%s-%d cannot be cleared: %s", self._topic, partition, error)
 
 
 class OffsetsTransaction(NamedTuple):

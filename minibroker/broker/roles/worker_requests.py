@@ -43,12 +43,13 @@ if TYPE_CHECKING:
     from minibroker.broker.transactions.service import TransactionService
 
 
-class ActingWorker(Protocol):
-    """What actions need of a worker."""
+class RequestedWorker(Protocol):
+    """What the requests need of a worker."""
 
     groups: GroupService
     transactions: TransactionService
     fetch_watches: FetchWatches
+    cleaner: LogCleaner
 
     @property
     def image(self) -> Image: ...
@@ -59,12 +60,15 @@ class ActingWorker(Protocol):
 
     def partition(self, topic: str, index: int) -> Partition | None: ...
 
+    def snapshots(self) -> WorkerSnapshots:
+        """The worker's part of snapshots of the broker."""
+
 
 OnLog: TypeAlias = Callable[[str, str, str, str], object]
 """Is called with what changed of a log, its name, and the offset before and after."""
 
 
-async def act(worker: ActingWorker, action: ActionRequest, on_log: OnLog) -> ActionReply:
+async def act(worker: RequestedWorker, action: ActionRequest, on_log: OnLog) -> ActionReply:
     """Carry out an action; the reply says how much it has changed, or why nothing."""
     if action.group is not None:
         taken = worker.groups.act(action.group, _group_event(action))
@@ -94,7 +98,7 @@ def _group_event(action: ActionRequest) -> GroupAction:
     return kind(action.member or "")
 
 
-def _act_on_logs(worker: ActingWorker, action: ActionRequest, on_log: OnLog) -> int:
+def _act_on_logs(worker: RequestedWorker, action: ActionRequest, on_log: OnLog) -> int:
     """Roll segments, or drop expired ones; return their number."""
     affected = 0
     for index, partition in _owned(worker, action):
@@ -116,7 +120,7 @@ def _act_on_logs(worker: ActingWorker, action: ActionRequest, on_log: OnLog) -> 
     return affected
 
 
-def _owned(worker: ActingWorker, action: ActionRequest) -> Iterator[tuple[int, Partition]]:
+def _owned(worker: RequestedWorker, action: ActionRequest) -> Iterator[tuple[int, Partition]]:
     name = action.topic or ""
     topic = worker.image.topics.get(name)
     for index in range(len(topic.partitions) if topic else 0):
@@ -124,15 +128,6 @@ def _owned(worker: ActingWorker, action: ActionRequest) -> Iterator[tuple[int, P
             partition = worker.partition(name, index)
             if partition is not None:
                 yield index, partition
-
-
-class RequestedWorker(ActingWorker, Protocol):
-    """What the requests need of a worker."""
-
-    cleaner: LogCleaner
-
-    def snapshots(self) -> WorkerSnapshots:
-        """The worker's part of snapshots of the broker."""
 
 
 class ControllerRequests:

@@ -186,10 +186,7 @@ class TransactionService:
         """Remove all transactional ids, and release the logs, which are cleared or kept."""
         self._queue.clear()
         self._failed.clear()
-        if keep_logs:
-            self._manager.unload()
-        else:
-            self._manager.clear()
+        self._manager.remove_all(clear=not keep_logs)
 
     async def hold_markers(self) -> None:
         """Send no markers until `release_markers`; return when those that were sent are noted."""

@@ -414,7 +414,7 @@ async def test_reset_removes_groups_and_rejects_waiters(
             await trio.testing.wait_all_tasks_blocked()
             assert worker.groups.reset() == 1
         assert worker.groups.list_groups() == []
-        assert not worker.groups._manager.offsets_logs
+        assert not worker.groups._manager.logs
         worker.commit(u=1)
         assert (await worker.join()).generation == 1
     worker.groups = worker.start()
@@ -426,7 +426,7 @@ async def test_full_disk_is_reported_and_group_continues(
 ) -> None:
     async with worker.running():
         joined = await worker.join()
-        log = worker.groups._manager.offsets_log("g").log
+        log = worker.groups._manager.log_of("g").log
 
         def refuse(*_: object, **__: object) -> None:
             raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
