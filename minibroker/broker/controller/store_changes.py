@@ -17,6 +17,7 @@ from typing import Final
 import trio
 
 from minibroker.broker.metadata import layout
+from minibroker.broker.metadata.acls import ACL_CHANGES, ACL_PATHS, decode_acl_change
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.image import Update
 from minibroker.broker.metadata.layout import (
@@ -36,7 +37,6 @@ from minibroker.broker.metadata.store.tree import (
     StoreEventKind,
     UnavailableError,
 )
-from minibroker.broker.metadata.stored_acls import CHANGES, PERSISTENT_PATHS, decode_change
 from minibroker.broker.metadata.stored_topics import AppliedTopics
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.security.acl import PatternType
@@ -257,10 +257,10 @@ class ConfigChanges:
 class AclChanges(ConfigChanges):
     """Notifications of ACLs with literal patterns."""
 
-    root = CHANGES[PatternType.LITERAL]
+    root = ACL_CHANGES[PatternType.LITERAL]
 
     async def _read_all(self) -> list[Update]:
-        for path in PERSISTENT_PATHS:
+        for path in ACL_PATHS:
             await self._store.ensure(path)
         try:
             return await self._cluster.apply_all_acls()
@@ -269,13 +269,13 @@ class AclChanges(ConfigChanges):
             return []
 
     async def _read_change(self, path: str, data: bytes) -> list[Update]:
-        return await self._cluster.apply_acls(decode_change(path, data))
+        return await self._cluster.apply_acls(decode_acl_change(path, data))
 
 
 class PrefixedAclChanges(AclChanges):
     """Notifications of ACLs with prefixed patterns."""
 
-    root = CHANGES[PatternType.PREFIXED]
+    root = ACL_CHANGES[PatternType.PREFIXED]
 
 
 async def watch_leadership(store: Store, broker_id: int) -> str:

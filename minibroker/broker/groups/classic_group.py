@@ -59,11 +59,11 @@ from minibroker.broker.groups.events import (
     TimePassed,
     Waiter,
 )
-from minibroker.broker.groups.group import Group
-from minibroker.broker.groups.limits import (
+from minibroker.broker.groups.group import (
     NEW_MEMBER_JOIN_TIMEOUT_S,
     PENDING_MEMBERS_MAX,
     RETRY_JOIN_PHASE_S_MIN,
+    Group,
     GroupLimits,
 )
 from minibroker.broker.groups.membership import (

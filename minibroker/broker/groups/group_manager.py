@@ -21,12 +21,12 @@ from uuid import UUID
 
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.events import GroupRecord, Moment
-from minibroker.broker.groups.group import Group
-from minibroker.broker.groups.limits import (
+from minibroker.broker.groups.group import (
     EXTRA_TIMERS_MAX,
     GROUPS_MAX,
     OFFSETS_PER_GROUP_MAX,
     TIMERS_PER_GROUP_MAX,
+    Group,
     GroupLimits,
 )
 from minibroker.broker.groups.offsets import CommittedOffset, PendingOffsets

@@ -53,10 +53,9 @@ from minibroker.broker.groups.events import (
     TimePassed,
     Waiter,
 )
-from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.group import LOG_LINE_CHARACTERS_MAX, Group, GroupLimits
 from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.hooks import NO_HOLD_POINTS, REBALANCE, HoldPoints, OnState
-from minibroker.broker.groups.limits import LOG_LINE_CHARACTERS_MAX, GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
 from minibroker.broker.groups.state_log import OffsetsTransaction
 from minibroker.broker.groups.states import StateTransition

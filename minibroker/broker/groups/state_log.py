@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Generic, NamedTuple, TypeVar
 
 from minibroker.broker.groups.events import GroupRecord
-from minibroker.broker.groups.limits import STATE_LOG_SEGMENT_BYTES
+from minibroker.broker.groups.group import STATE_LOG_SEGMENT_BYTES
 from minibroker.broker.groups.offsets import OffsetTable, PendingOffsets
 from minibroker.broker.groups.records import (
     CLASSIC,

@@ -17,8 +17,9 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from minibroker.broker.log.data_directory import LoggedTopic
-from minibroker.broker.metadata import layout, stored_acls, stored_configs, stored_topics
-from minibroker.broker.metadata.configs import KINDS
+from minibroker.broker.metadata import layout, stored_topics
+from minibroker.broker.metadata.acls import load_all_acls
+from minibroker.broker.metadata.configs import KINDS, load_config, stored_names
 from minibroker.broker.metadata.features import load_features, with_defaults
 from minibroker.broker.metadata.image import (
     EMPTY,
@@ -192,14 +193,14 @@ async def load_configs(store: Store, settings: Settings) -> list[Change]:
     found: list[Change] = [FeaturesChanged(levels)]
     if settings[AUTHORIZER_CLASS_NAME]:
         try:
-            found += [change async for change in stored_acls.load_all(store)]
+            found += [change async for change in load_all_acls(store)]
         except layout.LayoutError as error:
             raise ControllerStartError(f"{error}; repair the node or delete it") from None
     return found + [
-        ConfigChanged(kind, name, await stored_configs.load(store, kind, name))
+        ConfigChanged(kind, name, await load_config(store, kind, name))
         for kind in KINDS
         if kind != TOPIC
-        for name in await stored_configs.names(store, kind)
+        for name in await stored_names(store, kind)
     ]
 
 

@@ -22,12 +22,15 @@ from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from minibroker.broker.metadata import bootstrap, layout, stored_acls, stored_configs, stored_topics
+from minibroker.broker.metadata import bootstrap, layout, stored_topics
 from minibroker.broker.metadata.acls import (
     Binding,
     Filter,
     MatchingAcls,
+    acl_steps,
     differing_acls,
+    load_acls,
+    load_all_acls,
     plan_acl_creation,
     plan_acl_deletion,
 )
@@ -37,7 +40,10 @@ from minibroker.broker.metadata.configs import (
     Alteration,
     UnusableKeys,
     all_keys_usable,
+    config_steps_with_notifications,
+    differing_configs,
     plan_alterations,
+    stored_names,
 )
 from minibroker.broker.metadata.credentials import CredentialChange, plan_credentials
 from minibroker.broker.metadata.features import FeatureUpdate, feature_steps, plan_feature_updates
@@ -376,7 +382,7 @@ class ClusterController:
             answer, changes = plan(self._image)
             configs = [change[:2] for change in changes if isinstance(change, ConfigChanged)]
             if configs:  # Another program may have written them since.
-                differing = await stored_configs.differences(self._store, self._image, configs)
+                differing = await differing_configs(self._store, self._image, configs)
                 self._pending_updates = self._advance(differing)
                 answer, changes = plan(self._image)
             if validate_only:
@@ -428,22 +434,16 @@ class ClusterController:
         if kind not in KINDS:
             return []
         async with self._lock:
-            return self._advance(
-                await stored_configs.differences(self._store, self._image, [(kind, name)])
-            )
+            return self._advance(await differing_configs(self._store, self._image, [(kind, name)]))
 
     async def apply_all_configs(self) -> list[Update]:
         """Read the stored configs of all resources."""
         async with self._lock:
             kept = [
-                (kind, name)
-                for kind in KINDS
-                for name in await stored_configs.names(self._store, kind)
+                (kind, name) for kind in KINDS for name in await stored_names(self._store, kind)
             ]
             return self._advance(
-                await stored_configs.differences(
-                    self._store, self._image, [*kept, *self._image.configs]
-                )
+                await differing_configs(self._store, self._image, [*kept, *self._image.configs])
             )
 
     async def apply_topics(self, names: Collection[str]) -> AppliedTopics:
@@ -495,14 +495,14 @@ class ClusterController:
         Raises `LayoutError`.
         """
         async with self._lock:
-            rules = await stored_acls.load(self._store, pattern)
+            rules = await load_acls(self._store, pattern)
             return self._advance(differing_acls(self._image, {pattern: rules}))
 
     async def apply_all_acls(self) -> list[Update]:
         """Apply the stored ACLs of all patterns."""
         async with self._lock:
             stored = dict.fromkeys(self._image.acls, tuple[AclRule, ...]())
-            async for pattern, rules in stored_acls.load_all(self._store):
+            async for pattern, rules in load_all_acls(self._store):
                 stored[pattern] = rules
             return self._advance(differing_acls(self._image, stored))
 
@@ -578,8 +578,8 @@ async def steps_of(store: Store, image: Image, changes: Sequence[Change]) -> lis
                 raise TypeError(f"read from the store, not written: {change}")
     configs = [change for change in changes if isinstance(change, ConfigChanged)]
     acls = [change for change in changes if isinstance(change, AclsChanged)]
-    operations += await stored_configs.steps_with_notifications(store, configs)
-    operations += await stored_acls.steps_with_notifications(store, acls)
+    operations += await config_steps_with_notifications(store, configs)
+    operations += await acl_steps(store, acls)
     return operations
 
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from minibroker.broker.metadata import layout, stored_configs
+from minibroker.broker.metadata import layout
+from minibroker.broker.metadata.configs import config_steps, load_config
 from minibroker.broker.metadata.image import (
     EMPTY,
     TOPIC,
@@ -164,14 +165,14 @@ async def load(store: Store, name: str) -> StoredTopic | None:
         data, version = await store.get(layout.topic_path(name))
     except NoNodeError:
         return None
-    return StoredTopic(data, version, await stored_configs.load(store, TOPIC, name))
+    return StoredTopic(data, version, await load_config(store, TOPIC, name))
 
 
 async def creation(store: Store, created: TopicCreated) -> list[Operation]:
     """Return the operations that store a new topic and its config."""
     topic, config = created
     create = Create(layout.topic_path(topic.name), layout.encode_topic(topic))
-    return [create, *await stored_configs.steps(store, TOPIC, topic.name, config)]
+    return [create, *await config_steps(store, TOPIC, topic.name, config)]
 
 
 def rewriting(topic: Topic, seen: StoredTopic | None) -> Operation:
@@ -198,7 +199,7 @@ async def deletion(store: Store, name: str) -> list[Operation]:
     below = await _below(store, path)
     for first in range(0, len(below), STEPS_MAX):
         await store.multi([Delete(each) for each in below[first : first + STEPS_MAX]])
-    return [Delete(path), *await stored_configs.steps(store, TOPIC, name, EMPTY)]
+    return [Delete(path), *await config_steps(store, TOPIC, name, EMPTY)]
 
 
 async def reset(store: Store, topics: Iterable[str], internal: Sequence[Topic]) -> list[Operation]:

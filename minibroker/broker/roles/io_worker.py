@@ -21,7 +21,7 @@ import trio
 from minibroker.broker.apis.base import Owner, Waiter
 from minibroker.broker.apis.fetch_watches import FetchWatches
 from minibroker.broker.apis.registry import APIS
-from minibroker.broker.groups.limits import GroupLimits
+from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.manager import LogManager

@@ -12,7 +12,6 @@ import sys
 from typing import Any, Final
 
 from minibroker.broker.personas.persona import NAMES, Persona, load
-from minibroker.broker.settings.jaas import JAAS
 from minibroker.broker.settings.listeners import (
     LISTENERS_TYPE,
     PROTOCOL_MAP_TYPE,
@@ -33,6 +32,7 @@ from minibroker.broker.settings.types import (
     INT,
     INT_MAX,
     IP_LIMITS,
+    JAAS,
     LIST,
     LONG,
     LONG_MAX,

@@ -24,9 +24,8 @@ from minibroker.broker.groups.events import (
     Persist,
     Persisted,
 )
-from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.group import Group, GroupLimits
 from minibroker.broker.groups.group_manager import GROUP_TYPES
-from minibroker.broker.groups.limits import GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.metadata.placement import offsets_partition

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from minibroker.broker.groups import group_manager as manager_module
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.events import Moment
+from minibroker.broker.groups.group import EXTRA_TIMERS_MAX, TIMERS_PER_GROUP_MAX, GroupLimits
 from minibroker.broker.groups.group_manager import GroupManager, GroupTimers
-from minibroker.broker.groups.limits import EXTRA_TIMERS_MAX, TIMERS_PER_GROUP_MAX, GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.records import GroupEntry
 from minibroker.broker.groups.states import GroupState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.broker.groups.limits import MEMBERS_MAX, GroupLimits
+from minibroker.broker.groups.group import MEMBERS_MAX, GroupLimits
 from minibroker.broker.settings import Settings
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from minibroker.broker.groups.events import CommitRequested
-from minibroker.broker.groups.limits import GroupLimits
+from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.groups.state_log import OffsetsTransaction

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from minibroker.broker.groups import group_manager as manager_module
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.events import JoinResult, LeavingMember, Moment, SyncResult
-from minibroker.broker.groups.limits import GroupLimits
+from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
 from minibroker.broker.groups.service import GroupService, report_transitions
 from minibroker.broker.groups.states import GroupState, StateTransition, TransitionCause

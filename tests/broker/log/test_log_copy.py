@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.log_copy import SavedState, restore_log, return_to, save_log, saved_state
+from minibroker.broker.log.manager import SavedState, restore_log, return_to, save_log, saved_state
 from minibroker.broker.log.validation import Origin, prepare_batch
 from minibroker_protocol.control_records import EndTransactionMarker
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.settings.jaas import JaasEntry, parse_jaas, render_jaas
-from minibroker.broker.settings.types import BadValueError
+from minibroker.broker.settings.types import BadValueError, JaasEntry, parse_jaas, render_jaas
 
 LINE = """org.apache.kafka.common.security.plain.PlainLoginModule required \\
     username="admin"
