@@ -47,10 +47,8 @@ from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
     InitProducer,
-    MarkersWritten,
     ProducerIdAndEpoch,
     TransactionDecision,
-    TransactionTimedOut,
     VerifyPartitions,
     add_partitions,
     end_transaction,
@@ -367,7 +365,7 @@ class TransactionService:
         metadata: TransactionMetadata,
         partitions: frozenset[TopicPartition],
     ) -> bool:
-        decision = markers_written(metadata, MarkersWritten(partitions), self._env.wall_ms())
+        decision = markers_written(metadata, partitions, self._env.wall_ms())
         return self._carry_out(transactional_id, decision) is ErrorCode.NONE
 
     async def _run_markers(self, nursery: trio.Nursery) -> None:
@@ -483,15 +481,15 @@ class TransactionService:
         metadata = self._get(transactional_id)
         if metadata is None:
             return TransactionDecision()
-        event = TransactionTimedOut(self._env.transaction_version())
-        return time_out(metadata, event, self._env.wall_ms(), new_producer_id)
+        version = self._env.transaction_version()
+        return time_out(metadata, version, self._env.wall_ms(), new_producer_id)
 
     async def expire(self, transactional_id: str) -> ErrorCode:
         """Abort an ongoing transaction now as if it had timed out; return the error."""
-        event = TransactionTimedOut(self._env.transaction_version())
+        version = self._env.transaction_version()
         answer = await self._answer(
             transactional_id,
-            lambda new: expire(self._get(transactional_id), event, self._env.wall_ms(), new),
+            lambda new: expire(self._get(transactional_id), version, self._env.wall_ms(), new),
         )
         return answer.error
 

@@ -28,10 +28,8 @@ from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
     InitProducer,
-    MarkersWritten,
     ProducerIdAndEpoch,
     TransactionDecision,
-    TransactionTimedOut,
     add_partitions,
     end_transaction,
     init_producer,
@@ -111,7 +109,7 @@ class Chaos(RuleBasedStateMachine):
     def complete(self, partitions: frozenset[tuple[str, int]]) -> None:
         metadata = self.metadata
         assert metadata is not None
-        self.carry_out(lambda _: markers_written(metadata, MarkersWritten(partitions), self.now))
+        self.carry_out(lambda _: markers_written(metadata, partitions, self.now))
 
     @rule()
     def coordinator_dies(self) -> None:
@@ -146,7 +144,7 @@ class Chaos(RuleBasedStateMachine):
         self.now += elapsed
         metadata = self.metadata
         if metadata is not None and is_timed_out(metadata, self.now):
-            event = TransactionTimedOut(self.version)
+            event = self.version
             self.carry_out(lambda new: time_out(metadata, event, self.now, new))
 
     # ---------------------------------------------------------------------- the clients
