@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from minibroker.broker.apis.fetch_watches import FetchWatches
     from minibroker.broker.apis.unserved import Unserved
     from minibroker.broker.groups.service import GroupService
+    from minibroker.broker.log.log import FileSlice
     from minibroker.broker.log.replica_manager import Partition
-    from minibroker.broker.log.slices import FileSlice
     from minibroker.broker.metadata.controller import ClusterController
     from minibroker.broker.metadata.image import Image, Update
     from minibroker.broker.quotas.controller_mutation import Mutated

@@ -20,8 +20,10 @@ from minibroker.broker.log.checkpoint import Checkpoint, create_directory, write
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError, StorageFailed, ignore_failure
 from minibroker.broker.log.paths import (
+    ANY_INODE,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
+    open_segment,
     partition_directory,
     remove_files,
 )
@@ -39,7 +41,6 @@ from minibroker.broker.log.segment import (
     SegmentFiles,
     TimestampOffset,
 )
-from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.log.transactions import (
     NO_GUARD,
     AbortedTransaction,
@@ -56,6 +57,50 @@ from minibroker_protocol.records import (
     stamped_header,
 )
 from minibroker_protocol.types import Uuid
+
+
+class FileSlice:
+    """``length`` bytes of the file ``path`` from ``position``, both in bytes, which are not copied.
+
+    Immutable and cheap to pickle. ``len()`` is the length, so that an encoder can use it in place
+    of the bytes. It never refers to the cleaned copy of its file. A slice of ``FileRecords``.
+    """
+
+    __slots__ = ("inode", "length", "path", "position")
+
+    path: str
+    position: int
+    length: int
+    inode: int
+
+    def __init__(self, path: str, position: int, length: int, inode: int = ANY_INODE) -> None:
+        self.path = path
+        self.position = position
+        self.length = length
+        self.inode = inode
+
+    def __len__(self) -> int:
+        return self.length
+
+    def load(self) -> bytes:
+        """Read the bytes; shorter than ``length`` only if the file has shrunk. Raises OSError."""
+        fd = open_segment(self.path, self.inode)
+        try:
+            return os.pread(fd, self.length, self.position)
+        finally:
+            os.close(fd)
+
+    def __reduce__(self) -> tuple[type[FileSlice], tuple[str, int, int, int]]:
+        return FileSlice, (self.path, self.position, self.length, self.inode)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FileSlice) and self.__reduce__() == other.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.position, self.length, self.inode))
+
+    def __repr__(self) -> str:
+        return f"FileSlice({self.path!r}, {self.position}, {self.length})"
 
 
 class Appended(NamedTuple):

@@ -28,6 +28,12 @@ SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 PARTITION_METADATA: Final = "partition.metadata"
 """Contains the topic id of a partition's directory."""
 
+ANY_INODE: Final = 0
+"""The inode of a slice that is read from any file with its path."""
+
+REPLACED: Final = ".deleted"
+"""Kafka's suffix of a segment file that was replaced and is removed later."""
+
 DELETED: Final = "-delete"
 STRAY: Final = "-stray"
 """Kafka's suffixes of directories that will be removed, and of those that belong to no topic."""
@@ -64,6 +70,24 @@ def parse_directory(name: str) -> tuple[str, int] | None:
 def offset_file(directory: str, offset: int, suffix: str) -> str:
     """The path of a file that is named after an offset: 20 digits, then the suffix."""
     return f"{directory}/{offset:0{_OFFSET_DIGITS}d}{suffix}"
+
+
+def replaced_path(path: str, inode: int) -> str:
+    """The name of a segment file after a cleaned copy has taken its name."""
+    return f"{path}.{inode}{REPLACED}"
+
+
+def open_segment(path: str, inode: int) -> int:
+    """Open the file with this inode, also if a cleaned copy has taken its name since.
+
+    Raises FileNotFoundError if it was removed, and OSError.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    fd = os.open(path, flags)
+    if inode in (ANY_INODE, os.fstat(fd).st_ino):
+        return fd
+    os.close(fd)
+    return os.open(replaced_path(path, inode), flags)
 
 
 def offsets_of(directory: str, suffix: str) -> list[int]:

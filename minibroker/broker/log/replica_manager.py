@@ -15,9 +15,8 @@ from typing import Final
 
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.leader_epochs import UNDEFINED_END, EpochEnd
-from minibroker.broker.log.log import Appended, Log, Origin
+from minibroker.broker.log.log import Appended, FileSlice, Log, Origin
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.log.transactions import NO_GUARD, NO_OFFSET, AbortedTransaction, Guard
 from minibroker.broker.log.validation import PreparedBatch, prepare_batch
 from minibroker.broker.metadata.image import Image

@@ -37,6 +37,7 @@ from typing import Final, NamedTuple
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.paths import (
+    ANY_INODE,
     LOG,
     OFFSET_INDEX,
     TIME_INDEX,
@@ -45,7 +46,6 @@ from minibroker.broker.log.paths import (
     opened,
     write_file,
 )
-from minibroker.broker.log.slices import ANY_INODE
 from minibroker.broker.log.transactions import (
     TRANSACTION_ENTRY,
     AbortedTransaction,

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Final
 
-from minibroker.broker.log.slices import ANY_INODE, open_segment
+from minibroker.broker.log.paths import ANY_INODE, open_segment
 from minibroker.runtime.system import OUT_OF_DESCRIPTORS
 
 CACHED_MAX: Final = 128

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from minibroker.broker.log.slices import FileSlice
+from minibroker.broker.log.log import FileSlice
 from minibroker.broker.network.open_files import OpenFile, OpenFiles
 from minibroker.runtime.stream import ByteStream
 

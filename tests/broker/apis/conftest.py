@@ -26,11 +26,10 @@ from minibroker.broker.apis.transaction_parts import AddPartitionsPart, Partitio
 from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.config import LogConfig
-from minibroker.broker.log.log import Log
+from minibroker.broker.log.log import FileSlice, Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.replica_manager import Partition, ReplicaManager
 from minibroker.broker.log.segment import SegmentFiles
-from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.image import Image, Update, apply_update
 from minibroker.broker.metadata.placement import (

@@ -429,7 +429,6 @@ def test_states_of_few_snapshots_are_kept(manager: LogManager, batch: MakeBatch)
 
 
 OpenLog = Callable[..., Log]
-MakeBatch = Callable[..., bytes]
 
 
 def read(log: Log) -> list[bytes]:

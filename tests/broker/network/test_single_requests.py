@@ -10,7 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.broker.apis.single_fetch import COPIED_BYTES_MAX
-from minibroker.broker.log.slices import FileSlice, replaced_path
+from minibroker.broker.log.log import FileSlice
+from minibroker.broker.log.paths import replaced_path
 from minibroker.broker.network.open_files import OpenFiles
 from minibroker.broker.network.single_requests import SingleRequests
 from minibroker_protocol.compression import Compression
