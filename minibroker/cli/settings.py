@@ -97,7 +97,7 @@ def _explanation(scope: str, setting: Setting[Any]) -> str:
     lines = [f"{setting.name} ({setting.type.title}, of a {scope})", ""]
     lines += [textwrap.fill(setting.doc, 90, initial_indent="  ", subsequent_indent="  "), ""]
     lines.append(f"  default         {default_text(setting)}")
-    if setting.kafka_default != setting.default:
+    if setting.kafka_default not in (None, setting.default):
         lines.append(f"  profile kafka   {setting.render(setting.kafka_default)}")
     if setting.valid is not None:
         lines.append(f"  must be         {setting.valid.text}")

@@ -14,13 +14,16 @@ from typing import TypeVar
 
 import trio
 
-from minibroker.broker.metadata import layout, stored_configs
+from minibroker.broker.metadata import layout
 from minibroker.broker.metadata.configs import (
     Alteration,
     ConfigOperation,
     Op,
+    config_steps_with_notifications,
     hosts_in_overrides,
+    load_config,
     plan_alteration,
+    stored_names,
 )
 from minibroker.broker.metadata.credentials import CredentialChange, plan_credentials
 from minibroker.broker.metadata.image import (
@@ -51,7 +54,8 @@ from minibroker.broker.quotas.arguments import (
 )
 from minibroker.broker.quotas.entity import DEFAULT, desanitize, parse_entity
 from minibroker.broker.security.scram import credential
-from minibroker.broker.settings import NODE_ID, ZOOKEEPER_CONNECT, ConfigError, Settings
+from minibroker.broker.settings import ConfigError, Settings
+from minibroker.broker.settings.definitions import NODE_ID, ZOOKEEPER_CONNECT
 from minibroker.broker.settings.dynamic import DEFAULT_NAME
 from minibroker.cli import credentials
 from minibroker.cli.errors import CliError, InvalidUsage, Unreachable
@@ -106,7 +110,7 @@ async def alter(
 ) -> str:
     """Write one config and a change notification; return the line to print."""
     kind, stored_name = _key(entities)
-    present = await stored_configs.load(store, kind, stored_name)
+    present = await load_config(store, kind, stored_name)
     missing = [key for key in deletions if key not in present]
     if missing:
         raise CliError(f"Invalid config(s): {','.join(missing)}")
@@ -115,7 +119,7 @@ async def alter(
         raise BrokerError(_who(kind, stored_name), *plan)
     for path in (layout.configs_path(kind), layout.CONFIG_CHANGES):
         await store.ensure(path)
-    await store.multi(await stored_configs.steps_with_notifications(store, [plan]))
+    await store.multi(await config_steps_with_notifications(store, [plan]))
     return f"Completed updating config for entity: {_who(kind, stored_name)}."
 
 
@@ -144,7 +148,7 @@ async def _plan(
     if kind == TOPICS:
         image = await _with_topic(store, image, name)
     for known in {stored_name, DEFAULT_NAME} if kind == BROKERS else {stored_name}:
-        config = await stored_configs.load(store, kind, known)
+        config = await load_config(store, kind, known)
         image = apply(image, ConfigChanged(kind, known, config))
     if credentials.mechanisms_in(entities, additions, deletions, "--zookeeper"):
         [plan] = plan_credentials(image, list(_credentials(name, additions, deletions))).values()
@@ -200,7 +204,7 @@ async def describe(store: Store, entities: Entities) -> list[str]:
     else:
         kind = USERS if USERS in entities.types else entities.types[0]
         try:
-            every = [(kind, name) for name in await stored_configs.names(store, kind)]
+            every = [(kind, name) for name in await stored_names(store, kind)]
         except NoNodeError:
             every = []
         found = [key for key in every if kind not in QUOTA_TYPES or _is_meant(entities, *key)]
@@ -208,7 +212,7 @@ async def describe(store: Store, entities: Entities) -> list[str]:
         shows_empty = kind != USERS
     lines = []
     for kind, name in found:
-        config = await stored_configs.load(store, kind, name)
+        config = await load_config(store, kind, name)
         values = ",".join(f"{key}={value}" for key, value in config.items())
         if config or shows_empty:
             lines.append(f"Configs for {_who(kind, name)} are {values}")

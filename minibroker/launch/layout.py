@@ -27,7 +27,8 @@ from minibroker.broker.roles.acceptor import acceptor
 from minibroker.broker.roles.controller import controller
 from minibroker.broker.roles.io_worker import io_worker
 from minibroker.broker.roles.processor import processor
-from minibroker.broker.settings import (
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import (
     ACCEPTOR_MODE,
     ACTIVITY_ENABLE,
     COMBINED,
@@ -35,7 +36,6 @@ from minibroker.broker.settings import (
     NUM_NETWORK_THREADS,
     PROCESS_MODE,
     SINGLE,
-    Settings,
 )
 from minibroker.lab.control.attach import attach_control
 

@@ -39,9 +39,11 @@ from minibroker.broker.process.environment import (
 from minibroker.broker.process.journal_counts import JournalCounts
 from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.quotas.ledger import QuotaLedger
-from minibroker.broker.settings import (
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import (
     ACTIVITY_ENABLE,
     ADVERTISED_LISTENERS,
+    AUTHORIZER_CLASS_NAME,
     BROKER_ID,
     CONTROL_LISTENER,
     CONTROL_TOKEN,
@@ -52,9 +54,7 @@ from minibroker.broker.settings import (
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
     ZOOKEEPER_CONNECT,
-    Settings,
 )
-from minibroker.broker.settings.definitions import AUTHORIZER_CLASS_NAME
 from minibroker.broker.settings.listeners import advertised_endpoints, has_tls
 from minibroker.broker.settings.types import HostPort
 from minibroker.lab.control.serve import listener_url, open_listener, token_for

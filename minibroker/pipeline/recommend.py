@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
-from minibroker.broker.settings import (
+from minibroker.broker.settings.definitions import (
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
     NUM_IO_THREADS,

@@ -15,9 +15,8 @@ from typing import Any, Final, NamedTuple
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.offsets import OffsetTable
-from minibroker.broker.log.appended import Appended
-from minibroker.broker.log.cleaner.cleaned_transactions import CleanedTransactions
-from minibroker.broker.log.log import Log
+from minibroker.broker.log.cleaner.batch_filter import CleanedTransactions
+from minibroker.broker.log.log import Appended, Log
 from minibroker.broker.log.producers import ProducerTable
 from minibroker.broker.log.transactions import NO_OFFSET, UnstableTransactions
 from minibroker.broker.transactions.manager import TransactionManager

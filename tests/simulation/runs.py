@@ -25,7 +25,7 @@ from typing import Final
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.log.cleaner.checkpoint import CLEANER_CHECKPOINT
+from minibroker.broker.log.checkpoint import CLEANER_CHECKPOINT
 from minibroker.broker.settings import Settings
 from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock

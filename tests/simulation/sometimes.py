@@ -19,7 +19,7 @@ from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.offsets import PendingOffsets
 from minibroker.broker.groups.states import GroupState
-from minibroker.broker.log.cleaner.cleaned_transactions import CleanedTransactions
+from minibroker.broker.log.cleaner.batch_filter import CleanedTransactions
 from minibroker.broker.log.producers import ProducerTable
 from minibroker.broker.log.transactions import UnstableTransactions
 from minibroker.broker.transactions import service

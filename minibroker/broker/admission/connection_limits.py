@@ -16,7 +16,8 @@ from minibroker.broker.connections.address import client_ip
 from minibroker.broker.connections.counts import ConnectionCountLimits, ExceededCount
 from minibroker.broker.connections.rates import ConnectionRateLimits
 from minibroker.broker.metadata.image import IP
-from minibroker.broker.settings import (
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import (
     INTER_BROKER_LISTENER_NAME,
     KAFKA_CONNECTIONS_MAX,
     KAFKA_CONNECTIONS_MAX_OVERRIDES,
@@ -26,9 +27,8 @@ from minibroker.broker.settings import (
     MAX_CONNECTIONS_PER_IP,
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
     SECURITY_INTER_BROKER_PROTOCOL,
-    Settings,
 )
-from minibroker.broker.settings.dynamic import DEFAULT_NAME, Configs, listener_value
+from minibroker.broker.settings.dynamic import DEFAULT_NAME, Configs
 from minibroker.broker.settings.setting import listener_name
 from minibroker.runtime.hosts import is_address
 
@@ -59,7 +59,7 @@ def count_limits(settings: Settings, listeners: Sequence[str], find: Find) -> Co
     drop_overrides = settings[KAFKA_CONNECTIONS_MAX_OVERRIDES]
     return ConnectionCountLimits(
         total=settings[MAX_CONNECTIONS],
-        listeners={name: listener_value(settings, name, MAX_CONNECTIONS) for name in listeners},
+        listeners={name: settings.at_listener(name, MAX_CONNECTIONS) for name in listeners},
         per_ip=settings[MAX_CONNECTIONS_PER_IP],
         per_ip_overrides=_by_address(overrides, find),
         protected=protected_listener(settings, listeners),
@@ -93,7 +93,7 @@ def rate_limits(
     default = rates.pop(DEFAULT_NAME, None)
     return ConnectionRateLimits(
         total=settings[rate],
-        listeners={name: listener_value(settings, name, rate) for name in listeners},
+        listeners={name: settings.at_listener(name, rate) for name in listeners},
         ips=_by_address(rates.items(), find),
         ip_default=default,
         protected=protected_listener(settings, listeners),

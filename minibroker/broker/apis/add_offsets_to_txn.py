@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC, offsets_partition
 from minibroker.broker.security.acl import Operation
-from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.broker.settings.definitions import OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.broker.transactions.state_machine import AddPartitions, ProducerIdAndEpoch
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 from minibroker.broker.metadata.placement import group_owner, partition_owner, transaction_owner
 from minibroker.broker.security.acl import CLUSTER_NAME
 from minibroker.broker.security.principal import ANONYMOUS, Principal
-from minibroker.broker.settings import (
+from minibroker.broker.settings.definitions import (
     OFFSETS_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from minibroker.broker.apis.fetch_watches import FetchWatches
     from minibroker.broker.apis.unserved import Unserved
     from minibroker.broker.groups.service import GroupService
+    from minibroker.broker.log.log import FileSlice
     from minibroker.broker.log.replica_manager import Partition
-    from minibroker.broker.log.slices import FileSlice
     from minibroker.broker.metadata.controller import ClusterController
     from minibroker.broker.metadata.image import Image, Update
     from minibroker.broker.quotas.controller_mutation import Mutated

@@ -14,7 +14,8 @@ from minibroker.broker.apis.base import Context, ControllerScope
 from minibroker.broker.metadata.image import ChangeRejected, ConfigChanged, Image
 from minibroker.broker.security.delegation_token import decode_token
 from minibroker.broker.security.principal import ANONYMOUS
-from minibroker.broker.settings import DELEGATION_TOKEN_SECRET_KEY, Settings
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import DELEGATION_TOKEN_SECRET_KEY
 from minibroker_protocol.errors import ErrorCode
 
 NO_TIMESTAMP: Final = -1

@@ -21,7 +21,7 @@ from minibroker.broker.apis.base import (
     at_controller,
 )
 from minibroker.broker.metadata.image import ChangeRejected, Image
-from minibroker.broker.settings import DELETE_TOPIC_ENABLE
+from minibroker.broker.settings.definitions import DELETE_TOPIC_ENABLE
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.delete_topics import (
     DeletableTopicResult,

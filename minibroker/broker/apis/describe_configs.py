@@ -38,7 +38,8 @@ from minibroker.broker.metadata.image import (
 )
 from minibroker.broker.metadata.topics import name_problem
 from minibroker.broker.security.acl import Operation
-from minibroker.broker.settings import NODE_ID, Scope
+from minibroker.broker.settings import Scope
+from minibroker.broker.settings.definitions import NODE_ID
 from minibroker.broker.settings.loggers import logger_levels
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning

@@ -16,7 +16,7 @@ from minibroker.broker.apis.base import SPECIAL, Context, without_owner
 from minibroker.broker.apis.operations import TOPIC_OPERATIONS
 from minibroker.broker.metadata.image import PartitionRegistration, Topic
 from minibroker.broker.metadata.topics import INTERNAL_TO_CLIENTS, name_problem
-from minibroker.broker.settings import MAX_REQUEST_PARTITION_SIZE_LIMIT
+from minibroker.broker.settings.definitions import MAX_REQUEST_PARTITION_SIZE_LIMIT
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.describe_topic_partitions import (
     Cursor,

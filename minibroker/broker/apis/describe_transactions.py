@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minibroker.broker.apis.base import SPECIAL, Api, Context, Owner, WorkerScope
-from minibroker.broker.transactions.metadata import STATE_NAMES, TransactionMetadata
-from minibroker.broker.transactions.records import by_topic
+from minibroker.broker.transactions.metadata import STATE_NAMES, TransactionMetadata, by_topic
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,

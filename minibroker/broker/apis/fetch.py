@@ -39,7 +39,7 @@ from minibroker.broker.apis.partition_fetch import (
     read_partition,
 )
 from minibroker.broker.apis.single_fetch import SINGLE
-from minibroker.broker.settings import FETCH_MAX_BYTES
+from minibroker.broker.settings.definitions import FETCH_MAX_BYTES
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.fetch import (
     FetchableTopicResponse,

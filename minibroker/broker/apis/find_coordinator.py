@@ -30,7 +30,7 @@ from minibroker.broker.metadata.placement import (
     transaction_partition,
 )
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.settings import (
+from minibroker.broker.settings.definitions import (
     OFFSETS_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )

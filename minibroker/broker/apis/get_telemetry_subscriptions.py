@@ -17,7 +17,7 @@ from minibroker.broker.apis.telemetry_clients import (
     client_properties,
     instances_with,
 )
-from minibroker.broker.settings import TELEMETRY_MAX_BYTES
+from minibroker.broker.settings.definitions import TELEMETRY_MAX_BYTES
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from minibroker.broker.apis.base import SPECIAL, Api, Context, Owner, WorkerScope
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
-from minibroker.broker.settings import TRANSACTION_MAX_TIMEOUT_MS
+from minibroker.broker.settings.definitions import TRANSACTION_MAX_TIMEOUT_MS
 from minibroker.broker.transactions.state_machine import InitProducer, ProducerIdAndEpoch
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.init_producer_id import (

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Iterator, Mapping
 from typing import NamedTuple
 
 from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
-from minibroker.broker.log.batch_search import LargeBatchError, TimestampOffset
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
+from minibroker.broker.log.segment import LargeBatchError, TimestampOffset
 from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning

@@ -29,7 +29,7 @@ from minibroker.broker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOP
 from minibroker.broker.metadata.image import PartitionRegistration, Topic
 from minibroker.broker.metadata.topics import INTERNAL_TO_CLIENTS, NewTopic, name_problem
 from minibroker.broker.quotas.controller_mutation import Mutated
-from minibroker.broker.settings import AUTO_CREATE_TOPICS_ENABLE, PERSONA
+from minibroker.broker.settings.definitions import AUTO_CREATE_TOPICS_ENABLE, PERSONA
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.metadata import (
     MetadataRequest,

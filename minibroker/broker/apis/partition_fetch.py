@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, Protocol
 
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.leader_epochs import EpochEnd
+from minibroker.broker.log.log import FileSlice
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.slices import FileSlice
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.fetch import (
     AbortedTransaction,

@@ -19,7 +19,7 @@ from minibroker.broker.apis.telemetry_clients import (
     client_properties,
     instances_with,
 )
-from minibroker.broker.settings import TELEMETRY_MAX_BYTES
+from minibroker.broker.settings.definitions import TELEMETRY_MAX_BYTES
 from minibroker.broker.telemetry.instances import Push
 from minibroker.broker.telemetry.otlp import FIELDS_MAX, InvalidMetrics, MetricPoint, read_points
 from minibroker_protocol.compression import Compression, decompress

@@ -78,7 +78,8 @@ from minibroker.broker.apis import (
 from minibroker.broker.apis.authorization.wrap import with_authorization_check
 from minibroker.broker.apis.base import ServedApi, ServedVersions
 from minibroker.broker.apis.control_requests import CONTROL_REQUESTS
-from minibroker.broker.settings import ADVERTISE_CONTROLLER_REQUESTS, ZOOKEEPER_CONNECT, Settings
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import ADVERTISE_CONTROLLER_REQUESTS, ZOOKEEPER_CONNECT
 from minibroker_protocol import registry
 
 

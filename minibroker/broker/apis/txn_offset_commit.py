@@ -24,10 +24,10 @@ from minibroker.broker.apis.transaction_verification import (
 )
 from minibroker.broker.groups.events import CommitRequested
 from minibroker.broker.groups.offsets import CommittedOffset
-from minibroker.broker.groups.offsets_log import OffsetsTransaction
+from minibroker.broker.groups.state_log import OffsetsTransaction
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC, offsets_partition
 from minibroker.broker.security.acl import Operation
-from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.broker.settings.definitions import OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.txn_offset_commit import (

@@ -1,23 +1,23 @@
 """The processes that subscribe to the controller, and the updates that they have applied.
 
-Owns the conversations with all roles and the order of updates. It must never know what an update
-means. Invariant: updates are sent one at a time, in order, and ``publish`` returns when every
-connected process has applied the last one; a process that reconnects starts with the complete
-image. A process that has not applied an image of this incarnation of the controller may still serve
-with that of the previous one, so nothing counts as published before. ``cluster.publisher`` keeps
-the numbers.
+Owns the conversations with all roles, the order of updates, and the numbers that roles have
+acknowledged. It must never know what an update means. Invariant: updates are sent one at a time, in
+order, and ``publish`` returns when every connected process has applied the last one; a process that
+reconnects starts with the complete image, so a dead one blocks nothing. A process that has not
+applied an image of this incarnation of the controller may still serve with that of the previous
+one, so nothing counts as published before. Like Kafka's controller, which waits for
+``UpdateMetadata`` responses.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import trio
 
 from minibroker.broker.metadata.image import Image, Update
-from minibroker.broker.metadata.publisher import Publisher
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import role_name
 from minibroker.broker.process.messages import (
@@ -27,6 +27,63 @@ from minibroker.broker.process.messages import (
 )
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.rpc import PeerFailed, PeerLost, RpcConnection
+
+
+class Publisher:
+    """Numbers published by one controller, and what each subscriber has acknowledged."""
+
+    def __init__(self, number: int = 0) -> None:
+        """Begin after update ``number``, with no subscriber."""
+        self._newest = number
+        self._complete = number
+        self._acknowledged: dict[str, int] = {}
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest update that was published."""
+        return self._newest
+
+    @property
+    def complete(self) -> int:
+        """The number up to which every subscriber has applied all updates."""
+        return self._complete
+
+    @property
+    def behind(self) -> Mapping[str, int]:
+        """Number of updates that each subscriber has not acknowledged yet."""
+        return {name: self._newest - number for name, number in self._acknowledged.items()}
+
+    def join(self, subscriber: str) -> None:
+        """Add a subscriber that gets the newest image, which counts as acknowledged."""
+        self._acknowledged[subscriber] = self._newest
+        self._settle()
+
+    def leave(self, subscriber: str) -> None:
+        """Remove a subscriber, if it exists; nothing waits for it any more."""
+        self._acknowledged.pop(subscriber, None)
+        self._settle()
+
+    def publish(self, update: Update) -> tuple[str, ...]:
+        """Count an update and return its recipients; updates must come in order."""
+        if update.number != self._newest + 1:
+            raise ValueError(f"update {update.number} cannot follow update {self._newest}")
+        self._newest = update.number
+        self._settle()
+        return tuple(self._acknowledged)
+
+    def acknowledge(self, subscriber: str, number: int) -> None:
+        """Note that a subscriber has the image of ``number`` or a later one."""
+        known = self._acknowledged.get(subscriber)
+        if known is None:
+            return  # It left before its response arrived.
+        if number > self._newest:
+            raise ValueError(f"{subscriber} acknowledged {number}, the newest is {self._newest}")
+        self._acknowledged[subscriber] = max(known, number)
+        self._settle()
+
+    def _settle(self) -> None:
+        self._complete = min(self._acknowledged.values(), default=self._newest)
+
 
 RequestHandlerFunction = Callable[[Any], Any]
 

@@ -59,14 +59,15 @@ from minibroker.broker.groups.events import (
     TimePassed,
     Waiter,
 )
-from minibroker.broker.groups.group import Group
-from minibroker.broker.groups.limits import (
+from minibroker.broker.groups.group import (
     NEW_MEMBER_JOIN_TIMEOUT_S,
     PENDING_MEMBERS_MAX,
     RETRY_JOIN_PHASE_S_MIN,
+    Group,
     GroupLimits,
 )
 from minibroker.broker.groups.membership import (
+    CONSUMER_PROTOCOL_TYPE,
     ClassicMember,
     Membership,
     new_member,
@@ -81,7 +82,6 @@ from minibroker.broker.groups.states import (
     TransitionCause,
     next_state,
 )
-from minibroker.broker.groups.subscription import CONSUMER_PROTOCOL_TYPE
 from minibroker_protocol.errors import ErrorCode
 
 AfterPersist = Callable[[ErrorCode], None]

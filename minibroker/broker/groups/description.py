@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.group import Group
-from minibroker.broker.groups.membership import ClassicMember
+from minibroker.broker.groups.membership import assigned_partitions
+from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.states import GroupState
-from minibroker.broker.groups.subscription import assigned_partitions
 
 
 class GroupOverview(NamedTuple):
@@ -46,19 +46,11 @@ class MemberDescription(NamedTuple):
     partitions: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-class OffsetDescription(NamedTuple):
-    """The offset committed for one partition. The lag is the log end offset minus ``offset``."""
-
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_ms: int
-
-
 class GroupDescription(NamedTuple):
-    """A group with its members and offsets. ``protocol`` is empty unless the group is stable."""
+    """A group with its members and its offsets by topic and partition.
+
+    ``protocol`` is empty unless the group is stable.
+    """
 
     group_id: str
     state: str
@@ -68,21 +60,7 @@ class GroupDescription(NamedTuple):
     generation: int
     leader: str | None
     members: tuple[MemberDescription, ...]
-    offsets: tuple[OffsetDescription, ...]
-
-
-class GroupStatistics(NamedTuple):
-    """Counts of the coordinator of one I/O worker."""
-
-    groups: int
-    groups_max: int
-    members: int
-    offsets: int
-    by_state: dict[str, int]
-    waiting: int
-    """JoinGroup and SyncGroup requests that wait for their response."""
-    offsets_logs: int
-    offsets_log_bytes: int
+    offsets: tuple[tuple[str, int, CommittedOffset], ...]
 
 
 def overview(group: Group) -> GroupOverview:
@@ -101,6 +79,7 @@ def overview(group: Group) -> GroupOverview:
 def describe(group: ClassicGroup, *, full: bool) -> GroupDescription:
     """Describe a classic group and its members; ``full`` adds offsets and decoded assignments."""
     name = group.protocol_name if group.state is GroupState.STABLE else None
+    is_decoded = full and name is not None and group.is_consumer_group
     return GroupDescription(
         group_id=group.group_id,
         state=group.state.value,
@@ -119,29 +98,9 @@ def describe(group: ClassicGroup, *, full: bool) -> GroupDescription:
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 metadata=b"" if name is None else member.metadata(name),
                 assignment=b"" if name is None else member.assignment,
-                partitions=_partitions(group, member) if full and name is not None else (),
+                partitions=assigned_partitions(member.assignment) if is_decoded else (),
             )
             for member in group.membership
         ),
-        offsets=_offsets(group) if full else (),
-    )
-
-
-def _partitions(
-    group: ClassicGroup, member: ClassicMember
-) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return assigned_partitions(member.assignment) if group.is_consumer_group else ()
-
-
-def _offsets(group: ClassicGroup) -> tuple[OffsetDescription, ...]:
-    return tuple(
-        OffsetDescription(
-            topic=topic,
-            partition=partition,
-            offset=committed.offset,
-            leader_epoch=committed.leader_epoch,
-            metadata=committed.metadata,
-            commit_ms=committed.commit_ms,
-        )
-        for topic, partition, committed in group.offsets
+        offsets=tuple(group.offsets) if full else (),
     )

@@ -21,27 +21,28 @@ from uuid import UUID
 
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.events import GroupRecord, Moment
-from minibroker.broker.groups.group import Group
-from minibroker.broker.groups.limits import (
+from minibroker.broker.groups.group import (
     EXTRA_TIMERS_MAX,
     GROUPS_MAX,
     OFFSETS_PER_GROUP_MAX,
     TIMERS_PER_GROUP_MAX,
+    Group,
     GroupLimits,
 )
 from minibroker.broker.groups.offsets import CommittedOffset, PendingOffsets
-from minibroker.broker.groups.offsets_log import (
+from minibroker.broker.groups.records import CLASSIC, Entry, OffsetEntry
+from minibroker.broker.groups.state_log import (
     OffsetsLog,
     OffsetsTransaction,
+    StateLogs,
     StoredGroup,
     apply_entries,
     commit_error,
     group_error,
 )
-from minibroker.broker.groups.records import CLASSIC, Entry, OffsetEntry
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.metadata.placement import offsets_partition
+from minibroker.broker.metadata.placement import OFFSETS_TOPIC
 from minibroker_protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ GROUP_TYPES: Final[dict[str, type[Group]]] = {CLASSIC: ClassicGroup}
 """The group types that this coordinator supports, by Kafka's name."""
 
 
-class GroupManager:
+class GroupManager(StateLogs[OffsetsLog]):
     """Groups by id. Every change that must survive a restart is made by a method of this class.
 
     ``open_partition`` returns a partition of ``__consumer_offsets``. It is called once per
@@ -67,30 +68,16 @@ class GroupManager:
         open_partition: Callable[[int], Partition],
         random_bits: Callable[[int], int],
     ) -> None:
+        super().__init__(OFFSETS_TOPIC, partitions, lambda at: OffsetsLog(open_partition(at)))
         self.limits = limits
         self.groups: dict[str, Group] = {}
         self.timers = GroupTimers()
-        self.offsets_logs: dict[int, OffsetsLog] = {}
-        self.unloaded: dict[int, str] = {}
-        """Partitions whose log could not be opened, each with the error. Their groups are unknown.
-        """
-        self._partitions = partitions
-        self._open_partition = open_partition
         self._random_bits = random_bits
         self._stored: dict[str, StoredGroup] = {}
         self._pending: defaultdict[int, PendingOffsets] = defaultdict(PendingOffsets)
 
     def _make_id(self) -> str:
         return str(UUID(int=self._random_bits(128), version=4))
-
-    def offsets_log(self, group_id: str) -> OffsetsLog:
-        return self._offsets_log(offsets_partition(group_id, self._partitions))
-
-    def _offsets_log(self, partition: int) -> OffsetsLog:
-        offsets_log = self.offsets_logs.get(partition)
-        if offsets_log is None:
-            offsets_log = self.offsets_logs[partition] = OffsetsLog(self._open_partition(partition))
-        return offsets_log
 
     # ------------------------------------------------------- loading, creating and deleting
 
@@ -100,23 +87,11 @@ class GroupManager:
         A partition whose log cannot be opened remains in ``unloaded``.
         """
         loaded = []
-        for partition in partitions:
-            try:
-                offsets_log = self._offsets_log(partition)
-            except LogError as error:
-                self.unloaded[partition] = error.text
-                continue
+        for partition, offsets_log in self.open_logs(partitions):
             pending = self._pending[partition] = PendingOffsets()
             for group_id, stored in apply_entries(offsets_log.replay(), pending).items():
                 loaded.append(self._restore(group_id, stored, time))
-            self.unloaded.pop(partition, None)
         return loaded
-
-    def is_loaded(self, group_id: str) -> bool:
-        """Whether the partition of this group is loaded."""
-        if not self.unloaded:
-            return True
-        return offsets_partition(group_id, self._partitions) not in self.unloaded
 
     def _restore(self, group_id: str, stored: StoredGroup, time: Moment) -> Group:
         group_type = GROUP_TYPES[stored.group_type]
@@ -170,23 +145,13 @@ class GroupManager:
             self._stored.pop(group.group_id, None)
         return group_error(error)
 
-    def unload(self) -> dict[int, OffsetsLog]:
-        """Remove all groups and release the logs, which are returned unchanged."""
+    def remove_all(self, *, clear: bool) -> None:
+        """Remove all groups and release the logs, which are cleared or kept."""
         self.groups.clear()
         self.timers.clear()
-        self.unloaded.clear()
         self._stored.clear()
         self._pending.clear()
-        logs, self.offsets_logs = self.offsets_logs, {}
-        return logs
-
-    def clear(self) -> None:
-        """Remove all groups and clear and release the logs."""
-        for partition, offsets_log in self.unload().items():
-            try:
-                offsets_log.clear()
-            except OSError as error:
-                _logger.warning("__consumer_offsets-%d cannot be cleared: %s", partition, error)
+        self.release_logs(clear=clear)
 
     # ----------------------------------------------------------------------------- changes
 
@@ -247,7 +212,7 @@ class GroupManager:
 
     def pending_of(self, group_id: str) -> PendingOffsets:
         """The pending offsets of the group's partition."""
-        return self._pending[offsets_partition(group_id, self._partitions)]
+        return self._pending[self.partition_of(group_id)]
 
     def _discard_pending(self, group: Group, keys: Iterable[tuple[str, int]]) -> None:
         pending = self.pending_of(group.group_id)
@@ -310,7 +275,7 @@ class GroupManager:
         if not entries:
             return ErrorCode.NONE
         try:
-            offsets_log = self.offsets_log(group.group_id)
+            offsets_log = self.log_of(group.group_id)
             if transaction is None:
                 offsets_log.write(entries, now_ms=now_ms)
             else:

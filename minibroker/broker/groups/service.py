@@ -10,7 +10,6 @@ are in an offsets log; the answer to a cancelled request is discarded. Kafka's c
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from random import Random
@@ -22,7 +21,6 @@ from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.description import (
     GroupDescription,
     GroupOverview,
-    GroupStatistics,
     describe,
     overview,
 )
@@ -55,12 +53,11 @@ from minibroker.broker.groups.events import (
     TimePassed,
     Waiter,
 )
-from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.group import LOG_LINE_CHARACTERS_MAX, Group, GroupLimits
 from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.hooks import NO_HOLD_POINTS, REBALANCE, HoldPoints, OnState
-from minibroker.broker.groups.limits import GROUPS_MAX, LOG_LINE_CHARACTERS_MAX, GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
-from minibroker.broker.groups.offsets_log import OffsetsTransaction
+from minibroker.broker.groups.state_log import OffsetsTransaction
 from minibroker.broker.groups.states import StateTransition
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
@@ -156,7 +153,7 @@ class GroupService:
         groups = list(self._manager.groups.values())
         for group in groups:
             self._handle_event(group, Removed())
-        (self._manager.unload if keep_logs else self._manager.clear)()
+        self._manager.remove_all(clear=not keep_logs)
         return len(groups)
 
     # ------------------------------------------------------------------------ member requests
@@ -367,21 +364,6 @@ class GroupService:
         """Delete the groups whose ids have a prefix, even with members."""
         for group in self._manager.with_prefix(prefix):
             self._drop(group)
-
-    def statistics(self) -> GroupStatistics:
-        groups = self._manager.groups.values()
-        return GroupStatistics(
-            groups=len(groups),
-            groups_max=GROUPS_MAX,
-            members=sum(group.members_count for group in groups),
-            offsets=sum(len(group.offsets) for group in groups),
-            by_state=dict(Counter(group.state_name for group in groups)),
-            waiting=len(self._parked),
-            offsets_logs=len(self._manager.offsets_logs),
-            offsets_log_bytes=sum(
-                offsets_log.log.size for offsets_log in self._manager.offsets_logs.values()
-            ),
-        )
 
     # ---------------------------------------------------------------------- events and answers
 

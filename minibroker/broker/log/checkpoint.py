@@ -1,10 +1,11 @@
-"""The checkpoint and the topic id of a partition, in files next to its segments.
+"""The small files of a partition's directory: checkpoint, topic id, and offset of the cleaner.
 
 Owns ``checkpoint.json`` (log start offset, recovery point, clean shutdown, last batches of the
-producers) and ``partition.metadata`` (topic id). It must never know segments. Invariant: a file is
-replaced completely or not at all. Kafka has ``log-start-offset-checkpoint``,
-``recovery-point-offset-checkpoint`` and ``.kafka_cleanshutdown``, one per data directory. Here,
-there is one file per partition, so each worker writes its own. Kafka ignores unknown files.
+producers), ``partition.metadata`` (topic id) and ``cleaner-offset-checkpoint``. It must never know
+segments. Invariant: a file is replaced completely or not at all. Kafka has
+``log-start-offset-checkpoint``, ``recovery-point-offset-checkpoint``, ``.kafka_cleanshutdown`` and
+``cleaner-offset-checkpoint`` (in the same format), one per data directory. Here, there is one file
+per partition, so each worker writes its own. Kafka ignores unknown files.
 """
 
 from __future__ import annotations
@@ -177,3 +178,30 @@ def _names_without_links(directory: str) -> set[str]:
             " the link",
         )
     return {entry.name for entry in entries}
+
+
+CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
+_CLEANER_VERSION: Final = 0
+
+
+def has_cleaner_checkpoint(directory: str) -> bool:
+    """Whether the log was ever cleaned."""
+    return os.path.lexists(os.path.join(directory, CLEANER_CHECKPOINT))
+
+
+def read_cleaner_checkpoint(directory: str) -> int | None:
+    """The offset, or None if there is none that can be read: the log is then cleaned as a whole."""
+    try:
+        text = read_small_file(os.path.join(directory, CLEANER_CHECKPOINT)).decode()
+        version, count, entry = text.splitlines()
+        if int(version) != _CLEANER_VERSION or int(count) != 1:
+            return None
+        return int(entry.split(" ")[2])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def write_cleaner_checkpoint(directory: str, topic: str, partition: int, offset: int) -> None:
+    """Replace the file. Raises OSError. If the content is lost, the whole log is cleaned again."""
+    path = os.path.join(directory, CLEANER_CHECKPOINT)
+    replace_file(path, f"{_CLEANER_VERSION}\n1\n{topic} {partition} {offset}\n", sync=False)

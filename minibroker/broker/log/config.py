@@ -46,8 +46,3 @@ class LogConfig:
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     unknown_producer_error: int = 0
     """Error for a batch of an unknown producer in the middle of its sequence; 0 accepts it."""
-
-    @property
-    def max_segment_ms(self) -> int:
-        """The age at which a segment is rolled, so that its records can be compacted in time."""
-        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms

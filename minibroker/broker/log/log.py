@@ -1,41 +1,52 @@
 """The log of one partition: append, read, search by time, delete.
 
-Owns the order of steps: validate, assign offsets, write, then update the state in memory. It must
-never know clients, sockets or event loops; it is called by one thread and is given the time.
-Invariant: offsets from ``log_start_offset`` up to ``log_end_offset`` are readable, and a batch for
-which ``append`` has returned survives a process crash. Kafka's ``UnifiedLog`` and ``LocalLog``.
+Owns the segments of the log and the order of steps: validate, assign offsets, write, then update
+the state in memory; and the arithmetic of ``segment.*`` and ``retention.*``. It must never know
+clients, sockets or event loops; it is called by one thread and is given the time. Invariant:
+offsets from ``log_start_offset`` up to ``log_end_offset`` are readable, and a batch for which
+``append`` has returned survives a process crash; segments are adjacent, only the last one grows,
+and they are deleted from the oldest on. Kafka's ``UnifiedLog``, ``LocalLog`` and ``LogSegments``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
-from minibroker.broker.log.appended import Appended, appended_before
-from minibroker.broker.log.batch_search import TimestampOffset
 from minibroker.broker.log.checkpoint import Checkpoint, create_directory, write_checkpoint
 from minibroker.broker.log.config import LogConfig
-from minibroker.broker.log.dropped_segments import DroppedSegments
-from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.failures import StorageFailed, ignore_failure
-from minibroker.broker.log.log_segments import LogSegments
-from minibroker.broker.log.paths import partition_directory
-from minibroker.broker.log.producers import ProducerTable
+from minibroker.broker.log.errors import LogError, StorageFailed, ignore_failure
+from minibroker.broker.log.paths import (
+    ANY_INODE,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    open_segment,
+    partition_directory,
+    remove_files,
+)
+from minibroker.broker.log.producers import (
+    ProducerTable,
+    remove_unused_snapshots,
+    write_snapshot,
+)
 from minibroker.broker.log.recovery import Recovered, recover
 from minibroker.broker.log.segment import (
     ActiveSegment,
     Segment,
     SegmentEnd,
+    SegmentExtent,
     SegmentFiles,
-    count_expired,
-    must_roll,
+    TimestampOffset,
 )
-from minibroker.broker.log.slices import FileSlice
-from minibroker.broker.log.snapshots import remove_unused_snapshots, write_snapshot
-from minibroker.broker.log.transaction_index import AbortedTransaction, aborted_transaction
+from minibroker.broker.log.transactions import (
+    NO_GUARD,
+    AbortedTransaction,
+    Guard,
+)
 from minibroker.broker.log.validation import Origin, PreparedBatch, prepare_batch, prepare_marker
-from minibroker.broker.log.verification import NO_GUARD, Guard
 from minibroker_protocol.control_records import EndTransactionMarker
 from minibroker_protocol.errors import DecodeError, ErrorCode
 from minibroker_protocol.records import (
@@ -47,7 +58,264 @@ from minibroker_protocol.records import (
 )
 from minibroker_protocol.types import Uuid
 
+
+class FileSlice:
+    """``length`` bytes of the file ``path`` from ``position``, both in bytes, which are not copied.
+
+    Immutable and cheap to pickle. ``len()`` is the length, so that an encoder can use it in place
+    of the bytes. It never refers to the cleaned copy of its file. A slice of ``FileRecords``.
+    """
+
+    __slots__ = ("inode", "length", "path", "position")
+
+    path: str
+    position: int
+    length: int
+    inode: int
+
+    def __init__(self, path: str, position: int, length: int, inode: int = ANY_INODE) -> None:
+        self.path = path
+        self.position = position
+        self.length = length
+        self.inode = inode
+
+    def __len__(self) -> int:
+        return self.length
+
+    def load(self) -> bytes:
+        """Read the bytes; shorter than ``length`` only if the file has shrunk. Raises OSError."""
+        fd = open_segment(self.path, self.inode)
+        try:
+            return os.pread(fd, self.length, self.position)
+        finally:
+            os.close(fd)
+
+    def __reduce__(self) -> tuple[type[FileSlice], tuple[str, int, int, int]]:
+        return FileSlice, (self.path, self.position, self.length, self.inode)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FileSlice) and self.__reduce__() == other.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.position, self.length, self.inode))
+
+    def __repr__(self) -> str:
+        return f"FileSlice({self.path!r}, {self.position}, {self.length})"
+
+
+class Appended(NamedTuple):
+    """Result of an append. ``log_append_time_ms`` is -1 if the topic keeps create times."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool
+
+
+class LogSegments:
+    """The segments of one log. Methods that read files raise OSError and DecodeError."""
+
+    def __init__(self, sealed: list[Segment], active: ActiveSegment) -> None:
+        self.active = active
+        self._sealed = sealed
+        self._bases = [segment.base_offset for segment in sealed]
+
+    def __len__(self) -> int:
+        return len(self._sealed) + 1
+
+    def __iter__(self) -> Iterator[Segment]:
+        yield from self._sealed
+        yield self.active
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._sealed) + self.active.size
+
+    @property
+    def base_offsets(self) -> tuple[int, ...]:
+        return (*self._bases, self.active.base_offset)
+
+    @property
+    def sealed(self) -> tuple[Segment, ...]:
+        return tuple(self._sealed)
+
+    def roll_to(self, active: ActiveSegment) -> None:
+        """Seal the active segment, whose indexes must be finished, and continue with a new one."""
+        self._sealed.append(self.active.seal())
+        self._bases.append(self.active.base_offset)
+        self.active = active
+
+    def remove_first(self, count: int) -> list[int]:
+        """Remove the first sealed segments; return their base offsets."""
+        removed = self._bases[:count]
+        del self._sealed[:count], self._bases[:count]
+        return removed
+
+    def replace(self, replaced: Sequence[Segment], cleaned: Segment) -> None:
+        """Put a cleaned segment in the place of adjacent sealed ones."""
+        first = self._sealed.index(replaced[0])
+        end = first + len(replaced)
+        self._sealed[first:end] = [cleaned]
+        self._bases[first:end] = [cleaned.base_offset]
+
+    def sync_sealed(self, recovery_point: int) -> None:
+        """Write the sealed segments from the recovery point on to the disk (fsync)."""
+        for segment in self._sealed_from(recovery_point):
+            segment.sync()
+
+    def sealed_files(self, recovery_point: int) -> list[str]:
+        """The records' files of the segments that ``sync_sealed`` writes to the disk."""
+        return [segment.path for segment in self._sealed_from(recovery_point)]
+
+    def _sealed_from(self, offset: int) -> list[Segment]:
+        return self._sealed[bisect_right(self._bases, offset - 1) :]
+
+    def next_base_offset(self, offset: int) -> int | None:
+        """Base offset of the segment after the one with ``offset``, None after the last one."""
+        bases = self.base_offsets
+        following = bisect_right(bases, offset)
+        return bases[following] if following < len(bases) else None
+
+    def read(
+        self, offset: int, max_bytes: int, end_offset: int | None, *, min_one: bool
+    ) -> tuple[Segment, FileSlice]:
+        """The slice that ``Log.read`` describes, and its segment."""
+        segment, position, first_size = self._locate(offset)
+        end = segment.size
+        if end_offset is not None:
+            last, end_position, _ = self._locate(end_offset)
+            if last is segment:
+                end = end_position
+        length = min(end - position, max(max_bytes, first_size) if min_one else max_bytes)
+        return segment, FileSlice(
+            segment.path, position, length if length >= first_size else 0, segment.inode
+        )
+
+    def _locate(self, offset: int) -> tuple[Segment, int, int]:
+        """(segment, position, size) of the first batch that ends at or after ``offset``."""
+        active = self.active
+        if offset < active.base_offset:
+            for segment in self._sealed[bisect_right(self._bases, offset) - 1 :]:
+                extent = segment.locate(offset)
+                if extent is not None:
+                    return segment, *extent
+        extent = active.locate(offset)
+        if extent is None:
+            raise DecodeError(f"no batch at or after offset {offset}", 0)
+        return active, *extent
+
+    def aborted_transactions(
+        self, segment: Segment, piece: FileSlice, offset: int, end_offset: int
+    ) -> list[AbortedTransaction]:
+        """Aborted transactions with records in a slice of ``segment`` that starts at ``offset``.
+
+        ``end_offset`` is the last stable offset. The list may contain further transactions that
+        start soon after the slice.
+        """
+        end = min(end_offset, segment.offset_bound(piece.position + piece.length))
+        result: list[AbortedTransaction] = []
+        first = bisect_right(self._bases, segment.base_offset - 1)
+        for each in (*self._sealed[first:], self.active):
+            if each.aborted_count:
+                overlapping, is_complete = each.aborted_transactions(offset, end)
+                result += overlapping
+                if is_complete:
+                    break
+        return result
+
+    def find_by_timestamp(self, timestamp_ms: int, start: int) -> TimestampOffset | None:
+        """The first record from offset ``start`` on with at least this timestamp."""
+        for segment in self:
+            if segment.max_timestamp >= timestamp_ms and segment.next_offset > start:
+                result = segment.find_by_timestamp(timestamp_ms, start)
+                if result is not None:
+                    return result
+        return None
+
+    def find_max_timestamp(self) -> TimestampOffset | None:
+        """The record with the largest timestamp."""
+        return max(self, key=lambda segment: segment.max_timestamp).find_max_timestamp()
+
+
+class DroppedSegments:
+    """The dropped segments of one directory. Times are epoch milliseconds."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._pending: list[tuple[int, int]] = []
+        self._replaced: list[tuple[int, str]] = []
+
+    def add(self, base_offsets: Iterable[int], due_ms: int) -> None:
+        """Remove the files of these segments at ``due_ms``."""
+        self._pending += ((due_ms, base_offset) for base_offset in base_offsets)
+
+    def add_replaced(self, paths: Iterable[str], due_ms: int) -> None:
+        """Remove the renamed files of segments that were replaced by cleaned ones."""
+        self._replaced += ((due_ms, path) for path in paths)
+
+    def remove_due(self, now_ms: int) -> None:
+        """Remove the files that are due. Raises OSError."""
+        remaining = []
+        for due_ms, base_offset in self._pending:
+            if due_ms <= now_ms:
+                self._remove(base_offset)
+            else:
+                remaining.append((due_ms, base_offset))
+        self._pending = remaining
+        due = [path for due_ms, path in self._replaced if due_ms <= now_ms]
+        self._replaced = [each for each in self._replaced if each[0] > now_ms]
+        _unlink(due)
+
+    def remove_all(self) -> None:
+        """Remove all files now. Raises OSError."""
+        for _, base_offset in self._pending:
+            self._remove(base_offset)
+        _unlink(path for _, path in self._replaced)
+        self._pending, self._replaced = [], []
+
+    def _remove(self, base_offset: int) -> None:
+        remove_files(self._directory, base_offset, (*SEGMENT_SUFFIXES, SNAPSHOT))
+
+
+def _unlink(paths: Iterable[str]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
 __all__ = ["Log", "Origin", "TimestampOffset"]
+
+
+def count_expired(
+    segments: Sequence[SegmentExtent], config: LogConfig, *, log_start_offset: int, now_ms: int
+) -> int:
+    """The number of segments to delete, from the oldest on."""
+    count = 0
+    while count + 1 < len(segments) and segments[count + 1].base_offset <= log_start_offset:
+        count += 1
+    if not config.delete:
+        return count
+    count += _count_over_size(segments[count:], config.retention_bytes)
+    if config.retention_ms >= 0:
+        while count < len(segments) and now_ms - segments[count].latest_ms > config.retention_ms:
+            count += 1
+    if count == len(segments) and segments[-1].size == 0:
+        count -= 1
+    return count
+
+
+def _count_over_size(segments: Sequence[SegmentExtent], retention_bytes: int) -> int:
+    """The number of oldest segments without which ``retention_bytes`` still remain."""
+    if retention_bytes < 0:
+        return 0
+    surplus = sum(segment.size for segment in segments) - retention_bytes
+    count = 0
+    while count < len(segments) and surplus >= segments[count].size:
+        surplus -= segments[count].size
+        count += 1
+    return count
 
 
 class Log:
@@ -176,7 +444,14 @@ class Log:
                 self.producers.check_known(header, self.config.unknown_producer_error)
             duplicate = self.producers.check(header, origin, guard)
             if duplicate is not None:
-                return appended_before(duplicate, self.log_start_offset)
+                # The largest timestamp of the earlier batch, as in Kafka.
+                return Appended(
+                    duplicate.first_offset,
+                    duplicate.last_offset,
+                    duplicate.timestamp,
+                    self.log_start_offset,
+                    duplicate=True,
+                )
         try:
             return self._write(prepared, now_ms, leader_epoch)
         except OSError as error:
@@ -213,8 +488,7 @@ class Log:
         is_append_time = config.timestamp_type is not TimestampType.CREATE_TIME
         if is_append_time:
             max_timestamp = now_ms
-        if must_roll(
-            active.growth,
+        if active.must_roll(
             config,
             batch_size=header.size,
             last_offset=last_offset,
@@ -244,9 +518,9 @@ class Log:
         )
         active.modified_ms = now_ms
         if header.producer_id >= 0:
-            completed = self.producers.record(header, last_offset, max_timestamp, marker)
-            if completed is not None and not completed.committed:
-                active.record_aborted(aborted_transaction(completed))
+            aborted = self.producers.record(header, last_offset, max_timestamp, marker)
+            if aborted is not None:
+                active.record_aborted(aborted)
         self.producers.end_offset = last_offset + 1
         if leader_epoch != self.leader_epochs.latest_epoch:
             self.assign_leader_epoch(leader_epoch, base_offset)

@@ -12,10 +12,11 @@ import os
 import re
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
-from minibroker.broker.log.failures import NO_SPACE_ERRNOS
+from minibroker.broker.log.errors import NO_SPACE_ERRNOS
 
 LOG: Final = ".log"
 OFFSET_INDEX: Final = ".index"
@@ -26,6 +27,12 @@ SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 
 PARTITION_METADATA: Final = "partition.metadata"
 """Contains the topic id of a partition's directory."""
+
+ANY_INODE: Final = 0
+"""The inode of a slice that is read from any file with its path."""
+
+REPLACED: Final = ".deleted"
+"""Kafka's suffix of a segment file that was replaced and is removed later."""
 
 DELETED: Final = "-delete"
 STRAY: Final = "-stray"
@@ -65,6 +72,24 @@ def offset_file(directory: str, offset: int, suffix: str) -> str:
     return f"{directory}/{offset:0{_OFFSET_DIGITS}d}{suffix}"
 
 
+def replaced_path(path: str, inode: int) -> str:
+    """The name of a segment file after a cleaned copy has taken its name."""
+    return f"{path}.{inode}{REPLACED}"
+
+
+def open_segment(path: str, inode: int) -> int:
+    """Open the file with this inode, also if a cleaned copy has taken its name since.
+
+    Raises FileNotFoundError if it was removed, and OSError.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    fd = os.open(path, flags)
+    if inode in (ANY_INODE, os.fstat(fd).st_ino):
+        return fd
+    os.close(fd)
+    return os.open(replaced_path(path, inode), flags)
+
+
 def offsets_of(directory: str, suffix: str) -> list[int]:
     """The offsets in the names of the directory's files with this suffix, ascending."""
     offsets = []
@@ -85,6 +110,16 @@ def read_small_file(path: str | os.PathLike[str], size: int = SMALL_FILE_BYTES_M
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
         return file.read(size)
+
+
+@contextmanager
+def opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """The descriptor of a file, closed at the end. Raises OSError."""
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def write_file(path: str, data: bytes) -> None:

@@ -1,23 +1,32 @@
-"""The state of a partition's idempotent and transactional producers.
+"""The state of a partition's idempotent and transactional producers, and Kafka's snapshots of it.
 
-Owns epochs, the last five batches and the open transaction of each producer, and Kafka's snapshot
-file of them. It must never know files or clocks: bytes and times are arguments. Invariant: an
-appended batch is recognized as a duplicate while it is among its producer's last five, no sequence
-number is skipped or accepted twice within an epoch, and a transactional batch is accepted only into
-an open or verified transaction. Echoes ``ProducerStateManager``, ``ProducerStateEntry`` and
-``ProducerAppendInfo`` (KIP-98, KIP-360, KIP-890, KIP-1228).
+Owns epochs, the last five batches and the open transaction of each producer, and the ``.snapshot``
+files, of which the newest and those at offsets from which recovery may start are kept. It must
+never know clocks: times are arguments. Invariant: an appended batch is recognized as a duplicate
+while it is among its producer's last five, no sequence number is skipped or accepted twice within
+an epoch, and a transactional batch is accepted only into an open or verified transaction. Echoes
+``ProducerStateManager``, ``ProducerStateEntry`` and ``ProducerAppendInfo`` (KIP-98, KIP-360,
+KIP-890, KIP-1228).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable
 from struct import Struct
 from typing import Final, NamedTuple
 
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.transactions import NO_OFFSET, CompletedTransaction, UnstableTransactions
+from minibroker.broker.log.paths import SNAPSHOT, offset_file, offsets_of, remove_files, write_file
+from minibroker.broker.log.transactions import (
+    NO_GUARD,
+    NO_OFFSET,
+    AbortedTransaction,
+    Guard,
+    UnstableTransactions,
+    Verifications,
+)
 from minibroker.broker.log.validation import Origin
-from minibroker.broker.log.verification import NO_GUARD, Guard, Verifications
 from minibroker_protocol.checksum import crc32c
 from minibroker_protocol.control_records import EndTransactionMarker
 from minibroker_protocol.errors import DecodeError, ErrorCode
@@ -218,11 +227,11 @@ class ProducerTable:
         last_offset: int,
         timestamp: int,
         marker: EndTransactionMarker | None = None,
-    ) -> CompletedTransaction | None:
+    ) -> AbortedTransaction | None:
         """Record an appended batch that has a producer id, with its largest timestamp.
 
-        Returns the transaction that a marker completes, or None if it has no records on this
-        partition: such a marker has no effect on the last stable offset.
+        Returns the transaction that a marker aborts, unless it has no records on this partition:
+        such a marker has no effect on the last stable offset.
         """
         if header.is_control:
             return (
@@ -251,7 +260,7 @@ class ProducerTable:
 
     def _complete(
         self, header: BatchHeader, marker: EndTransactionMarker, offset: int, timestamp: int
-    ) -> CompletedTransaction | None:
+    ) -> AbortedTransaction | None:
         producer_id, epoch = header.producer_id, header.producer_epoch
         verification = self.verifications.get(producer_id)
         # With its own epoch, a verification belongs to the transaction after the marker.
@@ -266,7 +275,9 @@ class ProducerTable:
         if first_offset == NO_OFFSET:
             return None
         stable = self.transactions.complete(first_offset, offset)
-        return CompletedTransaction(producer_id, first_offset, offset, stable, marker.committed)
+        if marker.committed:
+            return None
+        return AbortedTransaction(producer_id, first_offset, offset, stable)
 
     def expire(self, now_ms: int, idle_ms: int) -> int:
         """Remove producers whose last batch is at least ``idle_ms`` old; returns their number.
@@ -344,3 +355,37 @@ def decode_snapshot(data: bytes, end_offset: int) -> ProducerTable:
             Producer(epoch, timestamp, batches, coordinator_epoch, max(transaction_offset, -1)),
         )
     return table
+
+
+def write_snapshot(directory: str, producers: ProducerTable) -> None:
+    """Write the producers' states at the end of the log, if it has records. Raises OSError."""
+    if producers.end_offset > 0:
+        path = offset_file(directory, producers.end_offset, SNAPSHOT)
+        write_file(path, encode_snapshot(producers))
+
+
+def read_snapshot(directory: str, offset: int) -> ProducerTable:
+    """The newest snapshot at or before ``offset``; an empty table without one. Raises OSError."""
+    for snapshot_offset in reversed(offsets_of(directory, SNAPSHOT)):
+        if snapshot_offset <= offset:
+            path = offset_file(directory, snapshot_offset, SNAPSHOT)
+            try:
+                with open(path, "rb") as file:
+                    return decode_snapshot(file.read(), snapshot_offset)
+            except DecodeError:
+                os.unlink(path)
+    return ProducerTable()
+
+
+def remove_unused_snapshots(directory: str, usable: Collection[int]) -> None:
+    """Keep the newest snapshot and those at offsets from which recovery may start."""
+    for offset in offsets_of(directory, SNAPSHOT)[:-1]:
+        if offset not in usable:
+            remove_files(directory, offset, (SNAPSHOT,))
+
+
+def remove_snapshots_after(directory: str, offset: int) -> None:
+    """Remove the snapshots after ``offset``, the end of a log that recovery truncated."""
+    for snapshot_offset in offsets_of(directory, SNAPSHOT):
+        if snapshot_offset > offset:
+            remove_files(directory, snapshot_offset, (SNAPSHOT,))

@@ -21,9 +21,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
-from minibroker.broker.log.checkpoint import Checkpoint, has_checkpoint, read_checkpoint
-from minibroker.broker.log.cleaner.checkpoint import (
+from minibroker.broker.log.checkpoint import (
+    Checkpoint,
+    has_checkpoint,
     has_cleaner_checkpoint,
+    read_checkpoint,
     write_cleaner_checkpoint,
 )
 from minibroker.broker.log.cleaner.swap import complete_swaps
@@ -38,10 +40,11 @@ from minibroker.broker.log.paths import (
     TRANSACTION_INDEX,
     offset_file,
     offsets_of,
+    opened,
     parse_directory,
     remove_files,
 )
-from minibroker.broker.log.producers import ProducerTable
+from minibroker.broker.log.producers import ProducerTable, read_snapshot, remove_snapshots_after
 from minibroker.broker.log.segment import (
     TIME_ENTRY,
     ActiveSegment,
@@ -50,9 +53,7 @@ from minibroker.broker.log.segment import (
     last_in_file,
     read_transaction_index,
 )
-from minibroker.broker.log.snapshots import read_snapshot, remove_snapshots_after
-from minibroker.broker.log.transaction_index import ENTRY, aborted_transaction
-from minibroker.broker.log.transactions import CompletedTransaction
+from minibroker.broker.log.transactions import TRANSACTION_ENTRY, AbortedTransaction
 from minibroker_protocol.control_records import EndTransactionMarker, parse_marker
 from minibroker_protocol.errors import DecodeError, ErrorCode
 from minibroker_protocol.records import (
@@ -152,7 +153,10 @@ def _check_imported(recovery: _Recovery, bases: Sequence[int]) -> None:
 def _first_damaged_transaction_index(directory: str) -> int | None:
     """Base offset of the first segment whose transaction index ends in an entry."""
     for base in offsets_of(directory, TRANSACTION_INDEX):
-        if os.path.getsize(offset_file(directory, base, TRANSACTION_INDEX)) % ENTRY.size:
+        if (
+            os.path.getsize(offset_file(directory, base, TRANSACTION_INDEX))
+            % TRANSACTION_ENTRY.size
+        ):
             return base
     return None
 
@@ -236,16 +240,13 @@ class ValidBatches:
 
 @contextmanager
 def _mapped(path: str) -> Iterator[memoryview]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(path) as fd:
         size = os.fstat(fd).st_size
         if not size:
             yield memoryview(b"")
             return
         with mmap.mmap(fd, size, prot=mmap.PROT_READ) as pages, memoryview(pages) as view:
             yield view
-    finally:
-        os.close(fd)
 
 
 def _valid_header(view: memoryview, position: int) -> tuple[BatchHeader | None, str]:
@@ -349,7 +350,7 @@ def _aborted_count(directory: str, base_offset: int) -> int:
         size = os.path.getsize(offset_file(directory, base_offset, TRANSACTION_INDEX))
     except FileNotFoundError:
         return 0
-    return size // ENTRY.size
+    return size // TRANSACTION_ENTRY.size
 
 
 def _rebuild_segment(
@@ -371,9 +372,9 @@ def _rebuild_segment(
             header.max_timestamp,
             index_interval_bytes=recovery.config.index_interval_bytes,
         )
-        completed = replay(tables, header, marker)
-        if completed is not None and not completed.committed:
-            segment.record_aborted(aborted_transaction(completed))
+        aborted = replay(tables, header, marker)
+        if aborted is not None:
+            segment.record_aborted(aborted)
         if epochs is not None:
             epochs.assign(header.partition_leader_epoch, header.base_offset)
     return segment
@@ -381,21 +382,21 @@ def _rebuild_segment(
 
 def replay(
     tables: Sequence[ProducerTable], header: BatchHeader, marker: EndTransactionMarker | None
-) -> CompletedTransaction | None:
+) -> AbortedTransaction | None:
     """Record a batch of the log in the producer states that end before it.
 
-    Returns the transaction that it completes in the last table.
+    Returns the transaction that it aborts by the last table.
     """
-    completed = None
+    aborted = None
     for table in tables:
-        completed = None
+        aborted = None
         if header.last_offset >= table.end_offset:
             is_record = marker is not None or not header.is_control
             if header.has_producer_id and is_record:
                 timestamp = header.max_timestamp
-                completed = table.record(header, header.last_offset, timestamp, marker)
+                aborted = table.record(header, header.last_offset, timestamp, marker)
             table.end_offset = header.next_offset
-    return completed
+    return aborted
 
 
 class _Scan:

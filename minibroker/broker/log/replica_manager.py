@@ -13,16 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from minibroker.broker.log.appended import Appended
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.leader_epochs import UNDEFINED_END, EpochEnd
-from minibroker.broker.log.log import Log, Origin
+from minibroker.broker.log.log import Appended, FileSlice, Log, Origin
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.slices import FileSlice
-from minibroker.broker.log.transaction_index import AbortedTransaction
-from minibroker.broker.log.transactions import NO_OFFSET
+from minibroker.broker.log.transactions import NO_GUARD, NO_OFFSET, AbortedTransaction, Guard
 from minibroker.broker.log.validation import PreparedBatch, prepare_batch
-from minibroker.broker.log.verification import NO_GUARD, Guard
 from minibroker.broker.metadata.image import Image
 from minibroker_protocol.control_records import EndTransactionMarker
 from minibroker_protocol.errors import ErrorCode

@@ -1,8 +1,9 @@
 """The segments of a log: files of record batches with two sparse indexes, sealed or growing.
 
-Owns the arithmetic of ``segment.*`` and ``retention.*``, by which segments are rolled and deleted,
-the search for batches in a file, the positions of the newest ones, when index entries are made, and
-which files are open. It must never know producers or retention, nor what is in a batch.
+Owns the search for batches in a file and for a record by its timestamp in a batch, the positions of
+the newest batches, when index entries are made, and which files are open. It must never know
+producers or retention. A search inside a batch takes time in proportion to it, and memory up to
+``DECOMPRESSED_MAX_BYTES``; one that would take the loop too long is left to a thread.
 
 ``OffsetIndex`` and ``TimeIndex`` are Kafka's ``.index`` (offset to file position, 8 bytes an entry)
 and ``.timeindex`` (timestamp to offset, 12 bytes an entry). A growing index is two arrays. Its
@@ -14,9 +15,7 @@ full one, and nothing is kept in memory or open.
 be far more than descriptors; a closed file is opened again by its path. Kafka keeps all files open;
 PostgreSQL has the same cache as its virtual file descriptors.
 
-Invariant: segments are deleted from the oldest on, without a gap, and an empty last segment never
-is; as in Kafka, the last one is also deleted if it has expired completely, after the log has
-rolled. Entries of an index only grow, in both columns; a lookup gives the last entry at or below
+Invariant: entries of an index only grow, in both columns; a lookup gives the last entry at or below
 the requested key. ``size`` covers complete batches only, ``max_timestamp`` is the largest in any of
 them; what is behind them in an active file is overwritten by the next batch. Of a sealed segment no
 file stays open, and each path has at most one descriptor. Echoes ``LogSegment``, ``FileRecords``,
@@ -30,30 +29,32 @@ import os
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
-from minibroker.broker.log.batch_search import TimeQuery, TimestampOffset, search_in_step
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.paths import (
+    ANY_INODE,
     LOG,
     OFFSET_INDEX,
     TIME_INDEX,
     TRANSACTION_INDEX,
     offset_file,
+    opened,
     write_file,
 )
-from minibroker.broker.log.slices import ANY_INODE
-from minibroker.broker.log.transaction_index import (
-    ENTRY,
+from minibroker.broker.log.transactions import (
+    TRANSACTION_ENTRY,
     AbortedTransaction,
     TransactionIndex,
     search_transaction_index,
 )
+from minibroker.broker.log.validation import DECOMPRESSED_MAX_BYTES, STEP_BYTES_MAX
 from minibroker.runtime.system import OUT_OF_DESCRIPTORS
+from minibroker_protocol.compression import Compression
 from minibroker_protocol.control_records import EndTransactionMarker, parse_marker
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.records import (
@@ -62,7 +63,124 @@ from minibroker_protocol.records import (
     BatchHeader,
     TimestampType,
     parse_batch_header,
+    read_varint,
+    records_section,
 )
+
+SEARCH_STEP_RECORDS_MAX: Final = 1000
+"""Records that are searched in one step of a worker's loop: about half a millisecond."""
+
+
+class TimestampOffset(NamedTuple):
+    """The result of a search by time; ``leader_epoch`` is the batch's, or -1 if it has none."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class TimeQuery(NamedTuple):
+    """A search for the first record from ``first_offset`` on with at least this timestamp (ms)."""
+
+    timestamp: int
+    first_offset: int = 0
+
+
+class LargeBatchError(Exception):
+    """The batch is too large for the loop: call ``search`` in a thread."""
+
+    def __init__(self, data: bytes, header: BatchHeader, query: TimeQuery) -> None:
+        super().__init__(header.record_count)
+        self._data = data
+        self._header = header
+        self._query = query
+        self.next_offset = header.next_offset
+
+    def search(self) -> TimestampOffset | None:
+        """The record, or None if the batch has none."""
+        return _search_records(self._data, self._header, self._query, DECOMPRESSED_MAX_BYTES)
+
+
+def search_in_step(data: bytes, header: BatchHeader, query: TimeQuery) -> TimestampOffset | None:
+    """Search a batch; raises LargeBatchError if that would take the loop too long."""
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return _search_log_append_time(header, query)
+    if header.record_count > SEARCH_STEP_RECORDS_MAX:
+        raise LargeBatchError(data, header, query)
+    if header.codec == Compression.NONE:
+        return _search_records(data, header, query, DECOMPRESSED_MAX_BYTES)
+    try:
+        return _search_records(data, header, query, STEP_BYTES_MAX)
+    except DecodeError:
+        raise LargeBatchError(data, header, query) from None
+
+
+def _search_log_append_time(header: BatchHeader, query: TimeQuery) -> TimestampOffset | None:
+    offset = max(header.base_offset, query.first_offset)
+    if header.max_timestamp < query.timestamp or offset > header.last_offset:
+        return None
+    return TimestampOffset(header.max_timestamp, offset, header.partition_leader_epoch)
+
+
+def _search_records(
+    data: bytes, header: BatchHeader, query: TimeQuery, limit: int
+) -> TimestampOffset | None:
+    epoch = header.partition_leader_epoch
+    try:
+        found = _first_record(
+            bytes(records_section(data, header, limit)),
+            header.record_count,
+            query.timestamp - header.base_timestamp,
+            query.first_offset - header.base_offset,
+        )
+    except DecodeError:
+        if limit != DECOMPRESSED_MAX_BYTES:
+            raise
+        # An earlier version stored it without checking its records. Later batches must be found.
+        return TimestampOffset(header.max_timestamp, header.last_offset, epoch)
+    if found is None:
+        return None
+    time_delta, offset_delta = found
+    return TimestampOffset(
+        header.base_timestamp + time_delta, header.base_offset + offset_delta, epoch
+    )
+
+
+def _first_record(
+    data: bytes, count: int, time_from: int, offset_from: int
+) -> tuple[int, int] | None:
+    """The deltas of the first of ``count`` records with at least these; only they are read.
+
+    Varints of one byte are read in place: a call would take longer than the rest of a record.
+    """
+    at = 0
+    try:
+        for _ in range(count):
+            byte = data[at]
+            if byte < 0x80:
+                end = at + 1 + (byte >> 1)
+                at += 2  # The attributes, too.
+            else:
+                length, at = read_varint(data, at)
+                end = at + length
+                at += 1
+            time_delta = data[at]
+            if time_delta < 0x80:
+                time_delta = (time_delta >> 1) ^ -(time_delta & 1)
+                at += 1
+            else:
+                time_delta, at = read_varint(data, at)
+            if end <= at:
+                raise DecodeError(f"a record ends at {end}, before its fields", at)
+            if time_delta >= time_from:
+                offset_delta, at = read_varint(data, at)
+                if offset_delta >= offset_from:
+                    return time_delta, offset_delta
+            at = end
+    except IndexError:
+        raise DecodeError("a record is cut off", at) from None
+    return None
+
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
@@ -73,76 +191,6 @@ class SegmentExtent(NamedTuple):
     base_offset: int
     size: int
     latest_ms: int
-
-
-class SegmentGrowth(NamedTuple):
-    """The state of the segment that is appended to."""
-
-    base_offset: int
-    size: int
-    index_entries: int
-    time_index_entries: int
-    first_timestamp: int
-    """Largest timestamp in the first batch; negative when there is none."""
-    created_ms: int
-
-
-def must_roll(
-    growth: SegmentGrowth,
-    config: LogConfig,
-    *,
-    batch_size: int,
-    last_offset: int,
-    max_timestamp: int,
-    now_ms: int,
-) -> bool:
-    """Whether the segment must be rolled before the batch is appended."""
-    if growth.size + batch_size > config.segment_bytes:
-        return True
-    if last_offset - growth.base_offset > RELATIVE_OFFSET_MAX:
-        return True
-    if growth.index_entries >= config.segment_index_bytes // OFFSET_ENTRY.size:
-        return True
-    # One entry is reserved for the largest timestamp, which is added when the segment is sealed.
-    if growth.time_index_entries >= config.segment_index_bytes // TIME_ENTRY.size - 1:
-        return True
-    if growth.size == 0:
-        return False
-    if growth.first_timestamp >= 0:
-        age_ms = max_timestamp - growth.first_timestamp
-    else:
-        age_ms = now_ms - growth.created_ms
-    return age_ms > config.max_segment_ms
-
-
-def count_expired(
-    segments: Sequence[SegmentExtent], config: LogConfig, *, log_start_offset: int, now_ms: int
-) -> int:
-    """The number of segments to delete, from the oldest on."""
-    count = 0
-    while count + 1 < len(segments) and segments[count + 1].base_offset <= log_start_offset:
-        count += 1
-    if not config.delete:
-        return count
-    count += _count_over_size(segments[count:], config.retention_bytes)
-    if config.retention_ms >= 0:
-        while count < len(segments) and now_ms - segments[count].latest_ms > config.retention_ms:
-            count += 1
-    if count == len(segments) and segments[-1].size == 0:
-        count -= 1
-    return count
-
-
-def _count_over_size(segments: Sequence[SegmentExtent], retention_bytes: int) -> int:
-    """The number of oldest segments without which ``retention_bytes`` still remain."""
-    if retention_bytes < 0:
-        return 0
-    surplus = sum(segment.size for segment in segments) - retention_bytes
-    count = 0
-    while count < len(segments) and surplus >= segments[count].size:
-        surplus -= segments[count].size
-        count += 1
-    return count
 
 
 OPEN_MAX: Final = 128
@@ -160,12 +208,8 @@ _MODE: Final = 0o644
 def sync_files(paths: Iterable[str]) -> None:
     """Write files to the disk (fsync), except those that are gone. Raises OSError."""
     for path in paths:
-        with suppress(FileNotFoundError):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        with suppress(FileNotFoundError), opened(path) as fd:
+            os.fsync(fd)
 
 
 class SegmentFiles:
@@ -332,53 +376,37 @@ def _columns(entry: Struct, data: bytes, key_type: str) -> tuple[array[int], arr
     return keys, values
 
 
+def _read_entry(fd: int, entry: Struct, slot: int) -> tuple[int, int]:
+    key, value = entry.unpack(os.pread(fd, entry.size, slot * entry.size))
+    return key, value
+
+
+def _count_entries(fd: int, entry: Struct) -> int:
+    size = os.fstat(fd).st_size
+    return size // entry.size
+
+
 def search_file(path: str, entry: Struct, key: int) -> int | None:
     """The value of the last entry in an index file whose key is at most ``key``, or None."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        low, high = 0, os.fstat(fd).st_size // entry.size
-        last_value: int | None = None
-        while low < high:
-            middle = (low + high) // 2
-            middle_key, value = entry.unpack(os.pread(fd, entry.size, middle * entry.size))
-            if middle_key <= key:
-                low, last_value = middle + 1, value
-            else:
-                high = middle
-        return last_value
-    finally:
-        os.close(fd)
+    with opened(path) as fd:
+        slots = range(_count_entries(fd, entry))
+        after = bisect_right(slots, key, key=lambda slot: _read_entry(fd, entry, slot)[0])
+        return _read_entry(fd, entry, after - 1)[1] if after else None
 
 
 def search_by_value(path: str, entry: Struct, value: int) -> int | None:
     """The key of the first entry in an index file whose value is at least ``value``, or None."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        low, high = 0, os.fstat(fd).st_size // entry.size
-        first_key: int | None = None
-        while low < high:
-            middle = (low + high) // 2
-            key, middle_value = entry.unpack(os.pread(fd, entry.size, middle * entry.size))
-            if middle_value >= value:
-                high, first_key = middle, key
-            else:
-                low = middle + 1
-        return first_key
-    finally:
-        os.close(fd)
+    with opened(path) as fd:
+        slots = range(_count_entries(fd, entry))
+        first = bisect_left(slots, value, key=lambda slot: _read_entry(fd, entry, slot)[1])
+        return _read_entry(fd, entry, first)[0] if first < len(slots) else None
 
 
 def last_in_file(path: str, entry: Struct) -> tuple[int, int] | None:
     """The last entry of an index file, or None if it is empty."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        count = os.fstat(fd).st_size // entry.size
-        if not count:
-            return None
-        key, value = entry.unpack(os.pread(fd, entry.size, (count - 1) * entry.size))
-        return key, value
-    finally:
-        os.close(fd)
+    with opened(path) as fd:
+        count = _count_entries(fd, entry)
+        return _read_entry(fd, entry, count - 1) if count else None
 
 
 _SEARCH_READ_BYTES: Final = 8192
@@ -498,11 +526,8 @@ class Segment:
         with self._reader() as fd:
             os.fsync(fd)
         if self.aborted_count:
-            fd = os.open(self._path_of(TRANSACTION_INDEX), os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with opened(self._path_of(TRANSACTION_INDEX)) as fd:
                 os.fsync(fd)
-            finally:
-                os.close(fd)
 
     def _path_of(self, suffix: str) -> str:
         return offset_file(self.directory, self.base_offset, suffix)
@@ -519,11 +544,8 @@ class Segment:
 
     @contextmanager
     def _reader(self) -> Iterator[int]:
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(self.path) as fd:
             yield fd
-        finally:
-            os.close(fd)
 
     def _index_position(self, offset: int) -> int:
         path = self._path_of(OFFSET_INDEX)
@@ -602,16 +624,35 @@ class ActiveSegment(Segment):
         self._recent_offsets = array("q")
         self._recent_positions = array("q")
 
-    @property
-    def growth(self) -> SegmentGrowth:
-        return SegmentGrowth(
-            self.base_offset,
-            self.size,
-            len(self.offset_index),
-            len(self.time_index),
-            self.first_timestamp,
-            self.created_ms,
-        )
+    def must_roll(
+        self,
+        config: LogConfig,
+        *,
+        batch_size: int,
+        last_offset: int,
+        max_timestamp: int,
+        now_ms: int,
+    ) -> bool:
+        """Whether the segment must be rolled before the batch is appended."""
+        if self.size + batch_size > config.segment_bytes:
+            return True
+        if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
+            return True
+        if len(self.offset_index) >= config.segment_index_bytes // OFFSET_ENTRY.size:
+            return True
+        # One entry is reserved for the largest timestamp, which is added at the end.
+        if len(self.time_index) >= config.segment_index_bytes // TIME_ENTRY.size - 1:
+            return True
+        if self.size == 0:
+            return False
+        if self.first_timestamp >= 0:
+            age_ms = max_timestamp - self.first_timestamp
+        else:
+            age_ms = now_ms - self.created_ms
+        max_age_ms = config.segment_ms
+        if config.compact:  # Sealed in time, so that its records can be compacted.
+            max_age_ms = min(max_age_ms, config.max_compaction_lag_ms)
+        return age_ms > max_age_ms
 
     def write(self, head: bytes, body: memoryview, *, sync: bool = False) -> None:
         """Write a batch's bytes at the end. It counts after ``record_batch``. Raises OSError.
@@ -727,7 +768,7 @@ class ActiveSegment(Segment):
         done = self._transactions_written
         if self.aborted_count > done:
             entries = self.transaction_index.encode(done)
-            self._write_index(TRANSACTION_INDEX, entries, done * ENTRY.size)
+            self._write_index(TRANSACTION_INDEX, entries, done * TRANSACTION_ENTRY.size)
             self._transactions_written = self.aborted_count
 
     def save_indexes(self, directory: str) -> None:
@@ -743,12 +784,9 @@ class ActiveSegment(Segment):
             write_file(offset_file(directory, self.base_offset, suffix), entries)
 
     def _write_index(self, suffix: str, entries: bytes, position: int) -> None:
-        fd = os.open(self._path_of(suffix), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
+        with opened(self._path_of(suffix), os.O_WRONLY | os.O_CREAT) as fd:
             _write_all(fd, b"", memoryview(entries), position)
             os.ftruncate(fd, position + len(entries))
-        finally:
-            os.close(fd)
 
     def seal(self) -> Segment:
         """Close the file; ``finish_indexes`` was called before."""
@@ -797,7 +835,9 @@ class ActiveSegment(Segment):
         """Remove the batches that were appended since the segment had this end. Raises OSError."""
         os.ftruncate(self._descriptor(), end.size)
         if self._transactions_written > end.transaction_entries:
-            self._write_index(TRANSACTION_INDEX, b"", end.transaction_entries * ENTRY.size)
+            self._write_index(
+                TRANSACTION_INDEX, b"", end.transaction_entries * TRANSACTION_ENTRY.size
+            )
         count = bisect_left(self._recent_positions, end.size)
         del self._recent_offsets[count:], self._recent_positions[count:]
         self.offset_index.truncate(end.offset_entries)

@@ -1,16 +1,27 @@
-"""Rules for ACLs: which may be created, what a filter matches, and what remains.
+"""Rules for ACLs, and their nodes in the store.
 
-Owns the validation of requests and the text of each rejection; the meaning of ACLs is in
-``security.acl``. Invariant: an accepted ACL is matched by the filter that repeats it. Kafka's
-``AclControlManager`` and ``AclBindingFilter``.
+Owns the validation of requests, what a filter matches, what remains, and the text of each
+rejection; and which nodes a pattern's ACLs use, in Kafka's two trees, their JSON, and the
+notifications of their changes. The meaning of ACLs is in ``security.acl``. Invariant: an accepted
+ACL is matched by the filter that repeats it; the store reads what Kafka's tools of ZooKeeper mode
+write and they read what it writes, except that characters and names that cannot be part of a path
+are percent-encoded, where Kafka loses or rejects them. Kafka's ``AclControlManager``,
+``AclBindingFilter``, ``ZkAclStore`` and ``AclEntry``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+import json
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeVar
+from urllib.parse import quote, unquote
 
 from minibroker.broker.metadata.image import AclsChanged, ChangeRejected, Image, Plan, plan_of
+from minibroker.broker.metadata.layout import LayoutError
+from minibroker.broker.metadata.store.tree import Create, Delete, NoNodeError, Set, Store
+from minibroker.broker.metadata.store.tree import Operation as Step
 from minibroker.broker.security.acl import (
     CLUSTER_NAME,
     WILDCARD,
@@ -193,3 +204,144 @@ def differing_acls(
         for pattern, rules in stored.items()
         if set(rules) != set(image.acls.get(pattern, ()))
     ]
+
+
+E = TypeVar("E", bound=IntEnum)
+
+_NO_PATH_CHARACTER: Final = re.compile("[%/\x00-\x1f\x7f-\x9f\ue000-\uf8ff\ufff0-\uffff]")
+"""Characters that ZooKeeper does not allow in a path, and those of the encoding itself."""
+
+ACL_RESOURCES: Final = tuple(Resource)[2:]
+ACL_ROOTS: Final[Mapping[PatternType, str]] = {
+    PatternType.LITERAL: "/kafka-acl",
+    PatternType.PREFIXED: "/kafka-acl-extended/prefixed",
+}
+ACL_CHANGES: Final[Mapping[PatternType, str]] = {
+    PatternType.LITERAL: "/kafka-acl-changes",
+    PatternType.PREFIXED: "/kafka-acl-extended-changes",
+}
+ACL_PATHS: Final = (*ACL_ROOTS.values(), *ACL_CHANGES.values())
+"""Nodes that exist once there are rules to keep."""
+
+
+def _kafka_word(value: IntEnum) -> str:
+    """``TransactionalId`` for TRANSACTIONAL_ID."""
+    return value.name.title().replace("_", "")
+
+
+def _from_word(kind: type[E], word: str) -> E:
+    for value in kind:
+        if word.upper() in (_kafka_word(value).upper(), value.name):
+            return value
+    raise ValueError(f"{word} is not a {kind.__name__}")
+
+
+def acl_path(pattern: Pattern) -> str:
+    """The node that holds a pattern's rules."""
+    name = _NO_PATH_CHARACTER.sub(lambda found: quote(found[0], safe=""), pattern.name)
+    if name in (".", ".."):
+        name = "%2E" * len(name)
+    return f"{ACL_ROOTS[pattern.type]}/{_kafka_word(pattern.resource)}/{name}"
+
+
+def encode_acls(rules: Sequence[AclRule]) -> bytes:
+    """Encode the data of such a node."""
+    acls = [
+        {
+            "principal": rule.principal,
+            "permissionType": _kafka_word(rule.permission),
+            "operation": _kafka_word(rule.operation),
+            "host": rule.host,
+        }
+        for rule in rules
+    ]
+    return json.dumps({"version": 1, "acls": acls}, separators=(",", ":")).encode()
+
+
+def decode_acls(path: str, data: bytes) -> tuple[AclRule, ...]:
+    """Decode the rules in such data. Raises `LayoutError`."""
+    try:
+        return tuple(
+            AclRule(
+                str(found["principal"]),
+                str(found["host"]),
+                _from_word(Operation, found["operation"]),
+                _from_word(Permission, found["permissionType"]),
+            )
+            for found in (json.loads(data)["acls"] if data else ())
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LayoutError(f"{path}: cannot be read as access rules: {error!r}") from None
+
+
+def encode_acl_change(pattern: Pattern) -> bytes:
+    """Encode the notification that a pattern's rules were written."""
+    if pattern.type is PatternType.LITERAL:
+        return f"{pattern.resource.name}:{pattern.name}".encode()
+    fields = {
+        "version": 1,
+        "resourceType": pattern.resource.name,
+        "name": pattern.name,
+        "patternType": pattern.type.name,
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_acl_change(path: str, data: bytes) -> Pattern:
+    """Decode the pattern in such a notification. Raises `LayoutError`."""
+    try:
+        if data.startswith(b"{"):
+            fields = json.loads(data)
+            resource, name = fields["resourceType"], fields["name"]
+            pattern_type = _from_word(PatternType, fields["patternType"])
+        else:
+            resource, name = data.decode().split(":", 1)
+            pattern_type = PatternType.LITERAL
+        return Pattern(_from_word(Resource, resource), str(name), pattern_type)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LayoutError(f"{path}: does not name a pattern: {error!r}") from None
+
+
+async def load_acls(store: Store, pattern: Pattern) -> tuple[AclRule, ...]:
+    """Read the rules of a pattern, which may be empty. Raises `LayoutError`."""
+    path = acl_path(pattern)
+    try:
+        return decode_acls(path, (await store.get(path)).data)
+    except NoNodeError:
+        return ()
+
+
+async def load_all_acls(store: Store) -> AsyncIterator[AclsChanged]:
+    """Read all rules. Raises `LayoutError`."""
+    for pattern_type, root in ACL_ROOTS.items():
+        for resource in ACL_RESOURCES:
+            try:
+                names = await store.children(f"{root}/{_kafka_word(resource)}")
+            except NoNodeError:
+                continue
+            for found in names:
+                name = unquote(found)
+                pattern = Pattern(resource, name, pattern_type)
+                yield AclsChanged(pattern, await load_acls(store, pattern))
+
+
+async def acl_steps(store: Store, changes: Sequence[AclsChanged]) -> list[Step]:
+    """Return the operations that store the last of several changes of each pattern, and notify
+    of it.
+    """
+    for path in ACL_PATHS if changes else ():
+        await store.ensure(path)
+    steps: list[Step] = []
+    for pattern, rules in dict(changes).items():
+        path = acl_path(pattern)
+        is_there = await store.exists(path)
+        if rules:
+            await store.ensure(path.rpartition("/")[0])
+            steps.append(
+                Set(path, encode_acls(rules)) if is_there else Create(path, encode_acls(rules))
+            )
+        elif is_there:
+            steps.append(Delete(path))
+        path = f"{ACL_CHANGES[pattern.type]}/acl_changes_"
+        steps.append(Create(path, encode_acl_change(pattern), sequential=True))
+    return steps

@@ -1,37 +1,52 @@
 """Opens a config store for a controller: reads the metadata and creates what is missing.
 
 Owns the checks that store, settings and data directory belong together, with a message for each
-mismatch. It must never change what other programs wrote to a store, except for missing ids.
-Invariant: an image that was opened contains every topic that has records. Kafka's
-``KafkaController.onControllerFailover``.
+mismatch, and which topics follow from the partitions on disk if the store was lost. It must never
+change what other programs wrote to a store, except for missing ids. Invariant: an image that was
+opened contains every topic that has records; a rebuilt topic has the id that its partitions carry,
+so their logs are opened and not renamed. What only the store knew stays lost: configs, quotas,
+users and ACLs. Kafka's ``KafkaController.onControllerFailover``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+import logging
+from collections.abc import Container, Mapping, Sequence
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from minibroker.broker.metadata import layout, stored_acls, stored_configs, stored_topics
-from minibroker.broker.metadata.configs import KINDS
+from minibroker.broker.log.data_directory import LoggedTopic
+from minibroker.broker.metadata import layout, stored_topics
+from minibroker.broker.metadata.acls import load_all_acls
+from minibroker.broker.metadata.configs import KINDS, load_config, stored_names
 from minibroker.broker.metadata.features import load_features, with_defaults
-from minibroker.broker.metadata.foreign_topics import accept_topic
 from minibroker.broker.metadata.image import (
+    EMPTY,
     TOPIC,
     Broker,
     Change,
     ConfigChanged,
     FeaturesChanged,
     Image,
+    PartitionRegistration,
+    Topic,
+    TopicCreated,
     Uuid,
     apply,
 )
+from minibroker.broker.metadata.layout import ProducerIdBlock, make_partition
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from minibroker.broker.metadata.store.tree import Create, NodeExistsError, NoNodeError, Store
-from minibroker.broker.metadata.topic_recovery import FoundLogs
-from minibroker.broker.metadata.topics import INTERNAL_TOPICS
-from minibroker.broker.settings import (
+from minibroker.broker.metadata.stored_topics import accept_topic, creation
+from minibroker.broker.metadata.topics import (
+    INTERNAL_TOPICS,
+    PARTITIONS_MAX,
+    internal_topics,
+    name_problem,
+)
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import (
     AUTHORIZER_CLASS_NAME,
     CLUSTER_ID,
     NODE_ID,
@@ -39,9 +54,21 @@ from minibroker.broker.settings import (
     PERSONA,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
     ZOOKEEPER_CONNECT,
-    Settings,
 )
 from minibroker_protocol.types import uuid_text
+
+
+class FoundLogs(NamedTuple):
+    """Content of the data directory.
+
+    ``cluster_id`` is read from its mark, None without one. ``rebuild_topics``: the user requested
+    to rebuild the topics of a lost store.
+    """
+
+    cluster_id: str | None = None
+    topics: Mapping[str, LoggedTopic] = {}
+    rebuild_topics: bool = False
+
 
 NO_LOGS: Final = FoundLogs()
 
@@ -166,14 +193,14 @@ async def load_configs(store: Store, settings: Settings) -> list[Change]:
     found: list[Change] = [FeaturesChanged(levels)]
     if settings[AUTHORIZER_CLASS_NAME]:
         try:
-            found += [change async for change in stored_acls.load_all(store)]
+            found += [change async for change in load_all_acls(store)]
         except layout.LayoutError as error:
             raise ControllerStartError(f"{error}; repair the node or delete it") from None
     return found + [
-        ConfigChanged(kind, name, await stored_configs.load(store, kind, name))
+        ConfigChanged(kind, name, await load_config(store, kind, name))
         for kind in KINDS
         if kind != TOPIC
-        for name in await stored_configs.names(store, kind)
+        for name in await stored_names(store, kind)
     ]
 
 
@@ -239,3 +266,68 @@ async def register(
             f"{error.path} exists already: another broker uses this config store; stop it or "
             "give this one another node.id and store"
         ) from None
+
+
+_logger = logging.getLogger(__name__)
+
+_NUMBERS_SHOWN_MAX: Final = 10
+
+
+async def rebuild_topics(
+    store: Store, settings: Settings, found_logs: FoundLogs, broker_id: int, now_ms: int
+) -> None:
+    """Create each topic that has logs but is not in the store, if the user requested it."""
+    if not found_logs.rebuild_topics:
+        return
+    known = set(await store.children(layout.TOPICS))
+    for name, logged in found_logs.topics.items():
+        if name in known:
+            continue
+        problem = name_problem(name) or _number_problem(logged)
+        if problem is not None:
+            _log("a topic was not rebuilt", topic=name, reason=problem)
+            continue
+        made = _topic_created(settings, name, logged, broker_id)
+        await store.multi(await creation(store, made))
+        numbers = {partition.index for partition in made.topic.partitions}
+        empty = sorted(numbers - set(logged.partitions))
+        _log("a topic was rebuilt", topic=name, partitions=len(numbers), empty=_shown(empty))
+    if not await store.exists(layout.PRODUCER_IDS):
+        # Producers in the logs have ids from earlier blocks, which were counted from 0.
+        block = ProducerIdBlock(now_ms, 1)
+        data = layout.encode_producer_ids(broker_id, block)
+        await store.multi([Create(layout.PRODUCER_IDS, data)])
+
+
+def _shown(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:_NUMBERS_SHOWN_MAX])) or "none"
+    more = len(numbers) - _NUMBERS_SHOWN_MAX
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _number_problem(logged: LoggedTopic) -> str | None:
+    number = logged.partitions[-1]
+    if number < PARTITIONS_MAX:
+        return None
+    return f"partition {number} is beyond the {PARTITIONS_MAX} that a topic may have"
+
+
+def _topic_created(
+    settings: Settings, name: str, logged: LoggedTopic, broker_id: int
+) -> TopicCreated:
+    count = logged.partitions[-1] + 1
+    # Partitions of these are created when they are first written.
+    if name == OFFSETS_TOPIC:
+        count = max(count, settings[OFFSETS_TOPIC_NUM_PARTITIONS])
+    elif name == TRANSACTION_STATE_TOPIC:
+        count = max(count, settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS])
+    make = internal_topics(settings).get(name)
+    config = EMPTY if make is None else make(settings, broker_id, logged.topic_id).config
+    partitions = tuple[PartitionRegistration, ...](
+        make_partition(index, (broker_id,)) for index in range(count)
+    )
+    return TopicCreated(Topic(name, logged.topic_id, partitions), config)
+
+
+def _log(message: str, **fields: object) -> None:
+    _logger.warning("%s", message, extra={"fields": fields})

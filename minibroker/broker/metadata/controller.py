@@ -22,25 +22,31 @@ from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from minibroker.broker.metadata import bootstrap, layout, stored_acls, stored_configs, stored_topics
+from minibroker.broker.metadata import bootstrap, layout, stored_topics
 from minibroker.broker.metadata.acls import (
     Binding,
     Filter,
     MatchingAcls,
+    acl_steps,
     differing_acls,
+    load_acls,
+    load_all_acls,
     plan_acl_creation,
     plan_acl_deletion,
 )
+from minibroker.broker.metadata.bootstrap import FoundLogs, rebuild_topics
 from minibroker.broker.metadata.configs import (
     KINDS,
     Alteration,
     UnusableKeys,
     all_keys_usable,
+    config_steps_with_notifications,
+    differing_configs,
     plan_alterations,
+    stored_names,
 )
 from minibroker.broker.metadata.credentials import CredentialChange, plan_credentials
 from minibroker.broker.metadata.features import FeatureUpdate, feature_steps, plan_feature_updates
-from minibroker.broker.metadata.foreign_topics import AppliedTopics, accept_topic
 from minibroker.broker.metadata.image import (
     AclsChanged,
     Broker,
@@ -78,7 +84,7 @@ from minibroker.broker.metadata.store.tree import (
     UnavailableError,
     UnwritableError,
 )
-from minibroker.broker.metadata.topic_recovery import FoundLogs, rebuild_topics
+from minibroker.broker.metadata.stored_topics import AppliedTopics, accept_topic
 from minibroker.broker.metadata.topics import (
     Allow,
     FreeBytes,
@@ -96,7 +102,13 @@ from minibroker.broker.metadata.topics import (
     unlimited,
 )
 from minibroker.broker.security.acl import AclRule, Pattern
-from minibroker.broker.settings import BROKER_RACK, DELETE_TOPIC_ENABLE, NODE_ID, PERSONA, Settings
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import (
+    BROKER_RACK,
+    DELETE_TOPIC_ENABLE,
+    NODE_ID,
+    PERSONA,
+)
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import uuid_text
 
@@ -376,7 +388,7 @@ class ClusterController:
             answer, changes = plan(self._image)
             configs = [change[:2] for change in changes if isinstance(change, ConfigChanged)]
             if configs:  # Another program may have written them since.
-                differing = await stored_configs.differences(self._store, self._image, configs)
+                differing = await differing_configs(self._store, self._image, configs)
                 self._pending_updates = self._advance(differing)
                 answer, changes = plan(self._image)
             if validate_only:
@@ -428,22 +440,16 @@ class ClusterController:
         if kind not in KINDS:
             return []
         async with self._lock:
-            return self._advance(
-                await stored_configs.differences(self._store, self._image, [(kind, name)])
-            )
+            return self._advance(await differing_configs(self._store, self._image, [(kind, name)]))
 
     async def apply_all_configs(self) -> list[Update]:
         """Read the stored configs of all resources."""
         async with self._lock:
             kept = [
-                (kind, name)
-                for kind in KINDS
-                for name in await stored_configs.names(self._store, kind)
+                (kind, name) for kind in KINDS for name in await stored_names(self._store, kind)
             ]
             return self._advance(
-                await stored_configs.differences(
-                    self._store, self._image, [*kept, *self._image.configs]
-                )
+                await differing_configs(self._store, self._image, [*kept, *self._image.configs])
             )
 
     async def apply_topics(self, names: Collection[str]) -> AppliedTopics:
@@ -495,14 +501,14 @@ class ClusterController:
         Raises `LayoutError`.
         """
         async with self._lock:
-            rules = await stored_acls.load(self._store, pattern)
+            rules = await load_acls(self._store, pattern)
             return self._advance(differing_acls(self._image, {pattern: rules}))
 
     async def apply_all_acls(self) -> list[Update]:
         """Apply the stored ACLs of all patterns."""
         async with self._lock:
             stored = dict.fromkeys(self._image.acls, tuple[AclRule, ...]())
-            async for pattern, rules in stored_acls.load_all(self._store):
+            async for pattern, rules in load_all_acls(self._store):
                 stored[pattern] = rules
             return self._advance(differing_acls(self._image, stored))
 
@@ -578,8 +584,8 @@ async def steps_of(store: Store, image: Image, changes: Sequence[Change]) -> lis
                 raise TypeError(f"read from the store, not written: {change}")
     configs = [change for change in changes if isinstance(change, ConfigChanged)]
     acls = [change for change in changes if isinstance(change, AclsChanged)]
-    operations += await stored_configs.steps_with_notifications(store, configs)
-    operations += await stored_acls.steps_with_notifications(store, acls)
+    operations += await config_steps_with_notifications(store, configs)
+    operations += await acl_steps(store, acls)
     return operations
 
 

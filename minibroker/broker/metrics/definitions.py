@@ -21,7 +21,7 @@ class MetricKind(Enum):
 
 
 class Metric(NamedTuple):
-    """One metric family.
+    """One metric family: one row of the table.
 
     ``divisor`` turns what processes count (nanoseconds, whole numbers) into the published
     unit (seconds). ``jmx`` is Kafka's name for it, or empty.
@@ -30,9 +30,9 @@ class Metric(NamedTuple):
     name: str
     kind: MetricKind
     labels: tuple[str, ...]
-    meaning: str
-    jmx: str = ""
     divisor: int = 1
+    meaning: str = ""
+    jmx: str = ""
 
 
 class CloseReason(StrEnum):
@@ -109,9 +109,6 @@ API_KEYS_MAX: Final = 128
 OTHER: Final = "(other)"
 """The label value for everything beyond a limit."""
 
-METRICS: Final[list[Metric]] = []
-"""All metrics, in the order of the table, in which they are shown."""
-
 _COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 _MS: Final = 1000
 _NS: Final = 1_000_000_000
@@ -124,90 +121,75 @@ _CLEANER: Final = "kafka.log:type=LogCleaner,name={}"
 _MANAGER: Final = "kafka.log:type=LogCleanerManager,name={}"
 
 
-def _metric(
-    name: str,
-    kind: MetricKind,
-    labels: tuple[str, ...],
-    divisor: int = 1,
-    *,
-    meaning: str,
-    jmx: str = "",
-) -> Metric:
-    """Define a metric: one row of the table."""
-    metric = Metric(name, kind, labels, meaning, jmx, divisor)
-    METRICS.append(metric)
-    return metric
-
-
 # A table by hand: the row of a metric starts with its constant and ends with Kafka's name for it.
 # fmt: off
 
 # ----------------------------------------------------------------------------------------- requests
 
-REQUESTS: Final = _metric("minibroker_requests_total", _COUNTER, ("api", "result"),
+REQUESTS: Final = Metric("minibroker_requests_total", _COUNTER, ("api", "result"),
     meaning="Requests answered. `result` is `error` if any part of the response has an error code, "
     "else `ok`.",
     jmx=_REQUEST.format("RequestsPerSec") + "; " + _REQUEST.format("ErrorsPerSec"))
-REQUEST_BYTES: Final = _metric("minibroker_request_size_bytes", _HISTOGRAM, ("api",),
+REQUEST_BYTES: Final = Metric("minibroker_request_size_bytes", _HISTOGRAM, ("api",),
     meaning="Size of a request, header and body.",
     jmx=_REQUEST.format("RequestBytes"))
-RESPONSE_BYTES: Final = _metric("minibroker_response_size_bytes", _HISTOGRAM, ("api",),
+RESPONSE_BYTES: Final = Metric("minibroker_response_size_bytes", _HISTOGRAM, ("api",),
     meaning="Size of a response, header and body, records included.")
-QUEUE_TIME: Final = _metric("minibroker_request_queue_seconds", _HISTOGRAM, ("api",), _NS,
+QUEUE_TIME: Final = Metric("minibroker_request_queue_seconds", _HISTOGRAM, ("api",), _NS,
     meaning="Time that a request waited until an owner of its data started to execute it.",
     jmx=_REQUEST.format("RequestQueueTimeMs"))
-NETWORK_TIME: Final = _metric("minibroker_request_network_seconds", _HISTOGRAM, ("api",),
+NETWORK_TIME: Final = Metric("minibroker_request_network_seconds", _HISTOGRAM, ("api",),
     _NS,
     meaning="Time that a network processor worked for the request: reading, decoding, encoding, "
     "sending.",
     jmx=_REQUEST.format("ResponseSendTimeMs") + " (sending only)")
-IO_TIME: Final = _metric("minibroker_request_io_seconds", _HISTOGRAM, ("api",), _NS,
+IO_TIME: Final = Metric("minibroker_request_io_seconds", _HISTOGRAM, ("api",), _NS,
     meaning="Time that the owners of the data worked for the request.",
     jmx=_REQUEST.format("LocalTimeMs"))
-TOTAL_TIME: Final = _metric("minibroker_request_total_seconds", _HISTOGRAM, ("api",), _NS,
+TOTAL_TIME: Final = Metric("minibroker_request_total_seconds", _HISTOGRAM, ("api",), _NS,
     meaning="Time from the request's last byte read to the response's last byte handed to the "
     "kernel; long polls and rebalances wait in here.",
     jmx=_REQUEST.format("TotalTimeMs"))
-THROTTLE_TIME: Final = _metric("minibroker_request_throttle_seconds", _HISTOGRAM, ("api",),
+THROTTLE_TIME: Final = Metric("minibroker_request_throttle_seconds", _HISTOGRAM, ("api",),
     _NS,
     meaning="Throttle times returned to clients, of throttled requests only.",
     jmx=_REQUEST.format("ThrottleTimeMs") + " (which counts zeros, too)")
 
 # -------------------------------------------------------------------------------------- connections
 
-ACCEPTED: Final = _metric("minibroker_connections_accepted_total", _COUNTER, ("listener",),
+ACCEPTED: Final = Metric("minibroker_connections_accepted_total", _COUNTER, ("listener",),
     meaning="Connections accepted.",
     jmx="kafka.server:type=socket-server-metrics,name=connection-creation-total")
-CLOSED: Final = _metric("minibroker_connections_closed_total", _COUNTER, ("listener", "reason"),
+CLOSED: Final = Metric("minibroker_connections_closed_total", _COUNTER, ("listener", "reason"),
     meaning="Connections closed, by reason.",
     jmx="kafka.server:type=socket-server-metrics,name=connection-close-total")
-OPEN: Final = _metric("minibroker_connections_open", _GAUGE, ("process", "listener"),
+OPEN: Final = Metric("minibroker_connections_open", _GAUGE, ("process", "listener"),
     meaning="Connections open.",
     jmx="kafka.server:type=socket-server-metrics,name=connection-count")
-COUNTED: Final = _metric("minibroker_connections_counted", _GAUGE, ("process", "listener"),
+COUNTED: Final = Metric("minibroker_connections_counted", _GAUGE, ("process", "listener"),
     meaning="Connections that count against limits, reported by the process that accepts them: the "
     "acceptor, or in mode `sharded` each processor.")
-ACCEPTOR_BLOCKED: Final = _metric("minibroker_acceptor_blocked_seconds_total", _COUNTER,
+ACCEPTOR_BLOCKED: Final = Metric("minibroker_acceptor_blocked_seconds_total", _COUNTER,
     ("listener",), _NS,
     meaning="Time, on the broker's clock, that a listener's next connection was delayed: by full "
     "slots of all processors, by `max.connections` or by `max.connection.creation.rate`.",
     jmx="kafka.network:type=Acceptor,name=AcceptorBlockedPercent,listener=…")
-BROKER_ACCEPT_RATE: Final = _metric("minibroker_broker_connection_accept_rate", _GAUGE,
+BROKER_ACCEPT_RATE: Final = Metric("minibroker_broker_connection_accept_rate", _GAUGE,
     ("process",),
     meaning="Connections accepted per second, except on a protected inter-broker listener, over "
     "the quota window.",
     jmx=_SOCKET_SERVER.format("broker-connection-accept-rate"))
-ACCEPT_RATE: Final = _metric("minibroker_connection_accept_rate", _GAUGE,
+ACCEPT_RATE: Final = Metric("minibroker_connection_accept_rate", _GAUGE,
     ("process", "listener", "ip"),
     meaning="The same for one listener, or for one address with a limit; the other label is empty.",
     jmx=_SOCKET_SERVER.format("connection-accept-rate,listener=…") + "; "
     + _SOCKET_SERVER.format("connection-accept-rate,ip=…"))
-ACCEPT_THROTTLE: Final = _metric("minibroker_connection_accept_throttle_time_seconds", _GAUGE,
+ACCEPT_THROTTLE: Final = Metric("minibroker_connection_accept_throttle_time_seconds", _GAUGE,
     ("process", "listener"), _MS,
     meaning="Average time that connections were delayed by the rate limits of broker and listener, "
     "over the last minute; absent if none was.",
     jmx=_SOCKET_SERVER.format("connection-accept-throttle-time,listener=…"))
-IP_ACCEPT_THROTTLE: Final = _metric("minibroker_ip_connection_accept_throttle_time_seconds", _GAUGE,
+IP_ACCEPT_THROTTLE: Final = Metric("minibroker_ip_connection_accept_throttle_time_seconds", _GAUGE,
     ("process", "listener"), _MS,
     meaning="Average time that connections were delayed by the rates of their addresses, over the "
     "last minute; absent if none was.",
@@ -215,165 +197,168 @@ IP_ACCEPT_THROTTLE: Final = _metric("minibroker_ip_connection_accept_throttle_ti
 
 # ------------------------------------------------------------------------------------------- queues
 
-QUEUE_USED: Final = _metric("minibroker_queue_used", _GAUGE, ("process", "queue"),
+QUEUE_USED: Final = Metric("minibroker_queue_used", _GAUGE, ("process", "queue"),
     meaning="Usage of a bounded queue, in its own unit: slots, bytes of the arena, messages.",
     jmx="kafka.network:type=RequestChannel,name=RequestQueueSize; "
     "kafka.network:type=SocketServer,name=MemoryPoolUsed")
-QUEUE_CAPACITY: Final = _metric("minibroker_queue_capacity", _GAUGE, ("process", "queue"),
+QUEUE_CAPACITY: Final = Metric("minibroker_queue_capacity", _GAUGE, ("process", "queue"),
     meaning="Capacity of the queue.")
-QUEUE_PEAK: Final = _metric("minibroker_queue_peak", _GAUGE, ("process", "queue"),
+QUEUE_PEAK: Final = Metric("minibroker_queue_peak", _GAUGE, ("process", "queue"),
     meaning="Highest usage of the queue since its process started.")
-QUEUE_WAITING: Final = _metric("minibroker_queue_waiting", _GAUGE, ("process", "queue"),
+QUEUE_WAITING: Final = Metric("minibroker_queue_waiting", _GAUGE, ("process", "queue"),
     meaning="Senders that wait for space in the queue.")
 
 # ------------------------------------------------------------------------------------------- quotas
 
-QUOTA_BYTE_RATE: Final = _metric("minibroker_quota_byte_rate", _GAUGE, _QUOTA_LABELS,
+QUOTA_BYTE_RATE: Final = Metric("minibroker_quota_byte_rate", _GAUGE, _QUOTA_LABELS,
     meaning="Bytes per second that count against a quota, over the quota window. `type` is "
     "`Produce` or `Fetch`.",
     jmx=_QUOTA.format("Produce", "byte-rate") + "; " + _QUOTA.format("Fetch", "byte-rate"))
-QUOTA_REQUEST_TIME: Final = _metric("minibroker_quota_request_time_percent", _GAUGE, _QUOTA_LABELS,
+QUOTA_REQUEST_TIME: Final = Metric("minibroker_quota_request_time_percent", _GAUGE, _QUOTA_LABELS,
     meaning="Time that processes worked for requests, in percent of one process. `type` is "
     "`Request`.",
     jmx=_QUOTA.format("Request", "request-time"))
-QUOTA_EXEMPT_TIME: Final = _metric("minibroker_quota_exempt_request_time_percent", _GAUGE, (),
+QUOTA_EXEMPT_TIME: Final = Metric("minibroker_quota_exempt_request_time_percent", _GAUGE, (),
     meaning="The same for requests that are exempt from quotas.",
     jmx="kafka.server:type=Request: exempt-request-time")
-QUOTA_MUTATION_RATE: Final = _metric("minibroker_quota_controller_mutation_rate", _GAUGE,
+QUOTA_MUTATION_RATE: Final = Metric("minibroker_quota_controller_mutation_rate", _GAUGE,
     _QUOTA_LABELS,
     meaning="Partitions created and deleted per second. `type` is `ControllerMutation`.",
     jmx=_QUOTA.format("ControllerMutation", "mutation-rate"))
-QUOTA_TOKENS: Final = _metric("minibroker_quota_controller_tokens", _GAUGE, _QUOTA_LABELS,
+QUOTA_TOKENS: Final = Metric("minibroker_quota_controller_tokens", _GAUGE, _QUOTA_LABELS,
     meaning="Partitions that may be created or deleted now, as of the last request; may be "
     "negative.",
     jmx=_QUOTA.format("ControllerMutation", "tokens"))
-QUOTA_BOUND: Final = _metric("minibroker_quota_bound", _GAUGE, _QUOTA_LABELS,
+QUOTA_BOUND: Final = Metric("minibroker_quota_bound", _GAUGE, _QUOTA_LABELS,
     meaning="Quota of these users and clients, in the unit of its rate; absent if there is none.")
-QUOTA_THROTTLE: Final = _metric("minibroker_quota_throttle_time_seconds", _GAUGE, _QUOTA_LABELS,
+QUOTA_THROTTLE: Final = Metric("minibroker_quota_throttle_time_seconds", _GAUGE, _QUOTA_LABELS,
     _MS,
     meaning="Average throttle time in the last minute; absent if no client was throttled.",
     jmx=_QUOTA.format("Produce", "throttle-time") + " and of the other types")
-QUOTA_QUEUE: Final = _metric("minibroker_quota_queue_size", _GAUGE, ("process", "type"),
+QUOTA_QUEUE: Final = Metric("minibroker_quota_queue_size", _GAUGE, ("process", "type"),
     meaning="Connections that are throttled now.",
     jmx="kafka.server:type=Produce: queue-size and of the other types")
 
 # ----------------------------------------------------------------------------- records and activity
 
-RECORD_BYTES_IN: Final = _metric("minibroker_record_bytes_in_total", _COUNTER, (),
+RECORD_BYTES_IN: Final = Metric("minibroker_record_bytes_in_total", _COUNTER, (),
     meaning="Bytes of record batches appended for clients.",
     jmx="kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec")
-RECORDS_IN: Final = _metric("minibroker_records_in_total", _COUNTER, (),
+RECORDS_IN: Final = Metric("minibroker_records_in_total", _COUNTER, (),
     meaning="Records appended for clients.",
     jmx="kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec")
-RECORD_BYTES_OUT: Final = _metric("minibroker_record_bytes_out_total", _COUNTER, (),
+RECORD_BYTES_OUT: Final = Metric("minibroker_record_bytes_out_total", _COUNTER, (),
     meaning="Bytes of record batches returned to consumers.",
     jmx="kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec")
-ACTIVITY_EVENTS: Final = _metric("minibroker_activity_events_total", _COUNTER, (),
+ACTIVITY_EVENTS: Final = Metric("minibroker_activity_events_total", _COUNTER, (),
     meaning="Events written to the activity topic.")
-ACTIVITY_BYTES: Final = _metric("minibroker_activity_bytes_total", _COUNTER, (),
+ACTIVITY_BYTES: Final = Metric("minibroker_activity_bytes_total", _COUNTER, (),
     meaning="Compressed size of these events in the topic.")
-ACTIVITY_DROPPED: Final = _metric("minibroker_activity_dropped_total", _COUNTER, (),
+ACTIVITY_DROPPED: Final = Metric("minibroker_activity_dropped_total", _COUNTER, (),
     meaning="Events that were dropped, because they could not be written in time or because the "
     "recorder died; some of the latter may have been written.")
 
 # ------------------------------------------------------------------------ logs and waiting requests
 
-LOG_SIZE: Final = _metric("minibroker_log_size_bytes", _GAUGE, ("topic", "partition"),
+LOG_SIZE: Final = Metric("minibroker_log_size_bytes", _GAUGE, ("topic", "partition"),
     meaning="Size of the partition's log files.",
     jmx="kafka.log:type=Log,name=Size,topic=…,partition=…")
-LOG_START_OFFSET: Final = _metric("minibroker_log_start_offset", _GAUGE, ("topic", "partition"),
+LOG_START_OFFSET: Final = Metric("minibroker_log_start_offset", _GAUGE, ("topic", "partition"),
     meaning="First offset that can still be read.",
     jmx="kafka.log:type=Log,name=LogStartOffset,topic=…,partition=…")
-LOG_END_OFFSET: Final = _metric("minibroker_log_end_offset", _GAUGE, ("topic", "partition"),
+LOG_END_OFFSET: Final = Metric("minibroker_log_end_offset", _GAUGE, ("topic", "partition"),
     meaning="Offset of the next record.",
     jmx="kafka.log:type=Log,name=LogEndOffset,topic=…,partition=…")
-PURGATORY: Final = _metric("minibroker_purgatory_size", _GAUGE, ("process", "operation"),
+PURGATORY: Final = Metric("minibroker_purgatory_size", _GAUGE, ("process", "operation"),
     meaning="Requests that wait for an event: new data, or members of a group.",
     jmx="kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=…")
-FETCH_SESSIONS: Final = _metric("minibroker_fetch_sessions", _GAUGE, ("process",),
+FETCH_SESSIONS: Final = Metric("minibroker_fetch_sessions", _GAUGE, ("process",),
     meaning="Incremental fetch sessions.",
     jmx="kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions")
-FETCH_SESSION_PARTITIONS: Final = _metric("minibroker_fetch_session_partitions", _GAUGE,
+FETCH_SESSION_PARTITIONS: Final = Metric("minibroker_fetch_session_partitions", _GAUGE,
     ("process",),
     meaning="Partitions in incremental fetch sessions.",
     jmx="kafka.server:type=FetchSessionCache,name=NumIncrementalFetchPartitionsCached")
-FETCH_SESSION_EVICTIONS: Final = _metric("minibroker_fetch_session_evictions_total", _COUNTER, (),
+FETCH_SESSION_EVICTIONS: Final = Metric("minibroker_fetch_session_evictions_total", _COUNTER, (),
     meaning="Incremental fetch sessions that were closed to make room for others.",
     jmx="kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec")
 
 # -------------------------------------------------------------------------------------- log cleaner
 
-CLEANER_RUNS: Final = _metric("minibroker_log_cleaner_runs", _GAUGE, ("process",),
+CLEANER_RUNS: Final = Metric("minibroker_log_cleaner_runs", _GAUGE, ("process",),
     meaning="Cleanings of a log since the process started.")
-CLEANER_BYTES_READ: Final = _metric("minibroker_log_cleaner_read_bytes", _GAUGE, ("process",),
+CLEANER_BYTES_READ: Final = Metric("minibroker_log_cleaner_read_bytes", _GAUGE, ("process",),
     meaning="Bytes that cleanings have read since the start.")
-CLEANER_BYTES_WRITTEN: Final = _metric("minibroker_log_cleaner_written_bytes", _GAUGE, ("process",),
+CLEANER_BYTES_WRITTEN: Final = Metric("minibroker_log_cleaner_written_bytes", _GAUGE, ("process",),
     meaning="Bytes that cleanings have written since the start.")
-CLEANER_RECOPY: Final = _metric("minibroker_log_cleaner_recopy_ratio", _GAUGE, ("process",),
+CLEANER_RECOPY: Final = Metric("minibroker_log_cleaner_recopy_ratio", _GAUGE, ("process",),
     meaning="Bytes written ÷ bytes read of the last cleaning. It reads dirty parts twice.",
     jmx=_CLEANER.format("cleaner-recopy-percent"))
-CLEANER_CLEAN_TIME: Final = _metric("minibroker_log_cleaner_clean_time_seconds", _GAUGE,
+CLEANER_CLEAN_TIME: Final = Metric("minibroker_log_cleaner_clean_time_seconds", _GAUGE,
     ("process",), _MS,
     meaning="Time of the last cleaning.",
     jmx=_CLEANER.format("max-clean-time-secs"))
-CLEANER_BUFFER_UTILIZATION: Final = _metric("minibroker_log_cleaner_buffer_utilization_ratio",
+CLEANER_BUFFER_UTILIZATION: Final = Metric("minibroker_log_cleaner_buffer_utilization_ratio",
     _GAUGE, ("process",),
     meaning="Share of the map of keys that the last cleaning used.",
     jmx=_CLEANER.format("max-buffer-utilization-percent"))
-CLEANER_COMPACTION_DELAY: Final = _metric("minibroker_log_cleaner_max_compaction_delay_seconds",
+CLEANER_COMPACTION_DELAY: Final = Metric("minibroker_log_cleaner_max_compaction_delay_seconds",
     _GAUGE, ("process",), _MS,
     meaning="How long the most delayed log has exceeded `max.compaction.lag.ms`.",
     jmx=_CLEANER.format("max-compaction-delay-secs"))
-CLEANER_MAX_DIRTY: Final = _metric("minibroker_log_cleaner_max_dirty_ratio", _GAUGE, ("process",),
+CLEANER_MAX_DIRTY: Final = Metric("minibroker_log_cleaner_max_dirty_ratio", _GAUGE, ("process",),
     meaning="Share of dirty bytes of the dirtiest log.",
     jmx=_MANAGER.format("max-dirty-percent"))
-CLEANER_SINCE_LAST_RUN: Final = _metric("minibroker_log_cleaner_time_since_last_run_seconds",
+CLEANER_SINCE_LAST_RUN: Final = Metric("minibroker_log_cleaner_time_since_last_run_seconds",
     _GAUGE, ("process",), _MS,
     meaning="Time since logs were last checked.",
     jmx=_MANAGER.format("time-since-last-run-ms"))
-CLEANER_UNCLEANABLE: Final = _metric("minibroker_log_cleaner_uncleanable_partitions", _GAUGE,
+CLEANER_UNCLEANABLE: Final = Metric("minibroker_log_cleaner_uncleanable_partitions", _GAUGE,
     ("process",),
     meaning="Partitions that cannot be compacted, because it failed.",
     jmx=_MANAGER.format("uncleanable-partitions-count"))
 
 # --------------------------------------------------------------------------- storage and conditions
 
-STORAGE_ERRORS: Final = _metric("minibroker_storage_errors_total", _COUNTER, ("error",),
+STORAGE_ERRORS: Final = Metric("minibroker_storage_errors_total", _COUNTER, ("error",),
     meaning="Reads and writes of logs and of the config store that failed, by error, e.g. ENOSPC.",
     jmx="kafka.log:type=LogManager,name=OfflineLogDirectoryCount")
-TRUNCATED_RECORDS: Final = _metric("minibroker_log_truncated_records_total", _COUNTER, (),
+TRUNCATED_RECORDS: Final = Metric("minibroker_log_truncated_records_total", _COUNTER, (),
     meaning="Complete records that recovery removed, because a batch before them was damaged.")
-TRUNCATED_BYTES: Final = _metric("minibroker_log_truncated_bytes_total", _COUNTER, (),
+TRUNCATED_BYTES: Final = Metric("minibroker_log_truncated_bytes_total", _COUNTER, (),
     meaning="Bytes that recovery removed, including batches that were cut short while they were "
     "written.")
-CONDITIONS: Final = _metric("minibroker_conditions", _GAUGE, ("process", "kind"),
+CONDITIONS: Final = Metric("minibroker_conditions", _GAUGE, ("process", "kind"),
     meaning="Conditions that degrade the broker now, as `/v1/health` names them.")
 
 # ------------------------------------------------------------------------------- metrics of clients
 
-CLIENT_INSTANCES: Final = _metric("minibroker_client_instances", _GAUGE, (),
+CLIENT_INSTANCES: Final = Metric("minibroker_client_instances", _GAUGE, (),
     meaning="Client instances that have asked for a subscription of metrics (KIP-714).",
     jmx="kafka.server:type=client-metrics,name=instance-count")
-CLIENT_METRIC: Final = _metric("minibroker_client_metric", _GAUGE,
+CLIENT_METRIC: Final = Metric("minibroker_client_metric", _GAUGE,
     ("client_id", "client_instance", "metric", "attributes"),
     meaning="Newest value of a metric that a client has pushed (KIP-714), of a thousand series at "
     "most.")
 
 # ---------------------------------------------------------------------------------------- processes
 
-BUSY: Final = _metric("minibroker_process_busy_seconds_total", _COUNTER, ("process",), _NS,
+BUSY: Final = Metric("minibroker_process_busy_seconds_total", _COUNTER, ("process",), _NS,
     meaning="Time that the process worked.")
-ELAPSED: Final = _metric("minibroker_process_elapsed_seconds_total", _COUNTER, ("process",),
+ELAPSED: Final = Metric("minibroker_process_elapsed_seconds_total", _COUNTER, ("process",),
     _NS,
     meaning="Time since the start of the process; busy ÷ elapsed is its utilization.")
-IDLE: Final = _metric("minibroker_process_idle_ratio", _GAUGE, ("process",),
+IDLE: Final = Metric("minibroker_process_idle_ratio", _GAUGE, ("process",),
     meaning="Share of time, 0 to 1, that the process was idle, over at least the last second "
     "before the scrape.",
     jmx="processors: kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent; workers: "
     "kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent")
-MEMORY: Final = _metric("minibroker_process_memory_bytes", _GAUGE, ("process",),
+MEMORY: Final = Metric("minibroker_process_memory_bytes", _GAUGE, ("process",),
     meaning="Resident memory of the process; shared memory counts for each process.")
-UP: Final = _metric("minibroker_process_up", _GAUGE, ("process",),
+UP: Final = Metric("minibroker_process_up", _GAUGE, ("process",),
     meaning="1 while the process answers, else 0.")
-RESTARTS: Final = _metric("minibroker_process_restarts_total", _COUNTER, ("process",),
+RESTARTS: Final = Metric("minibroker_process_restarts_total", _COUNTER, ("process",),
     meaning="Number of restarts of the process by the supervisor.")
+
+METRICS: Final = tuple(row for row in tuple(globals().values()) if isinstance(row, Metric))
+"""All metrics, in the order of the table, in which they are shown."""

@@ -16,51 +16,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from minibroker.broker.metrics import definitions as d
 from minibroker.broker.metrics.conditions import Conditions
 from minibroker.broker.metrics.definitions import (
-    ACCEPTED,
-    ACCEPTOR_BLOCKED,
-    ACTIVITY_BYTES,
-    ACTIVITY_DROPPED,
-    ACTIVITY_EVENTS,
     API_KEYS_MAX,
-    CLEANER_BUFFER_UTILIZATION,
-    CLEANER_BYTES_READ,
-    CLEANER_BYTES_WRITTEN,
-    CLEANER_CLEAN_TIME,
-    CLEANER_COMPACTION_DELAY,
-    CLEANER_MAX_DIRTY,
-    CLEANER_RECOPY,
-    CLEANER_RUNS,
-    CLEANER_SINCE_LAST_RUN,
-    CLEANER_UNCLEANABLE,
-    CLOSED,
-    CONDITIONS,
-    FETCH_SESSION_EVICTIONS,
-    FETCH_SESSION_PARTITIONS,
-    FETCH_SESSIONS,
     LISTENERS_MAX,
-    LOG_END_OFFSET,
-    LOG_SIZE,
-    LOG_START_OFFSET,
-    MEMORY,
-    OPEN,
     OTHER,
-    PURGATORY,
-    QUEUE_CAPACITY,
-    QUEUE_PEAK,
-    QUEUE_USED,
-    QUEUE_WAITING,
     QUEUES_MAX,
-    RECORD_BYTES_IN,
-    RECORD_BYTES_OUT,
-    RECORDS_IN,
     SIZE_BUCKETS_BYTES,
-    STORAGE_ERRORS,
     TIME_BUCKETS_NS,
     TOPIC_PARTITIONS_MAX,
-    TRUNCATED_BYTES,
-    TRUNCATED_RECORDS,
     CloseReason,
 )
 
@@ -171,16 +136,16 @@ class CleanerFigures:
     def gauges(self, now_ms: int) -> dict[tuple[str, tuple[str, ...]], float]:
         """The values of all metrics."""
         values = {
-            CLEANER_RUNS: self.runs,
-            CLEANER_BYTES_READ: self.bytes_read,
-            CLEANER_BYTES_WRITTEN: self.bytes_written,
-            CLEANER_RECOPY: self.recopy_ratio,
-            CLEANER_CLEAN_TIME: self.clean_time_ms,
-            CLEANER_BUFFER_UTILIZATION: self.map_utilization,
-            CLEANER_COMPACTION_DELAY: self.max_delay_ms,
-            CLEANER_MAX_DIRTY: self.max_dirty_ratio,
-            CLEANER_SINCE_LAST_RUN: now_ms - self.last_run_ms if self.last_run_ms else 0,
-            CLEANER_UNCLEANABLE: self.uncleanable_partitions,
+            d.CLEANER_RUNS: self.runs,
+            d.CLEANER_BYTES_READ: self.bytes_read,
+            d.CLEANER_BYTES_WRITTEN: self.bytes_written,
+            d.CLEANER_RECOPY: self.recopy_ratio,
+            d.CLEANER_CLEAN_TIME: self.clean_time_ms,
+            d.CLEANER_BUFFER_UTILIZATION: self.map_utilization,
+            d.CLEANER_COMPACTION_DELAY: self.max_delay_ms,
+            d.CLEANER_MAX_DIRTY: self.max_dirty_ratio,
+            d.CLEANER_SINCE_LAST_RUN: now_ms - self.last_run_ms if self.last_run_ms else 0,
+            d.CLEANER_UNCLEANABLE: self.uncleanable_partitions,
         }
         return {(metric.name, ()): value for metric, value in values.items()}
 
@@ -275,7 +240,7 @@ class ProcessMetrics:
 
     def connection_accepted(self, listener: str) -> None:
         """Count a connection that the acceptor took from the kernel."""
-        self._add(ACCEPTED.name, (self._known(listener),), 1)
+        self._add(d.ACCEPTED.name, (self._known(listener),), 1)
 
     def connection_opened(self, listener: str) -> None:
         """Count a connection as open in this process, the one that will close it."""
@@ -286,35 +251,35 @@ class ProcessMetrics:
         """Count the end of a connection that this process had opened."""
         listener = self._known(listener)
         self._open[listener] = self._open.get(listener, 0) - 1
-        self._add(CLOSED.name, (listener, reason.value), 1)
+        self._add(d.CLOSED.name, (listener, reason.value), 1)
 
     def connection_refused(self, listener: str, reason: CloseReason) -> None:
         """Count the end of a connection that was never open in this process."""
-        self._add(CLOSED.name, (self._known(listener), reason.value), 1)
+        self._add(d.CLOSED.name, (self._known(listener), reason.value), 1)
 
     def acceptor_blocked(self, listener: str, blocked_s: float) -> None:
         """Add time, on the broker's clock, in which this listener's next connection waited."""
-        self._add(ACCEPTOR_BLOCKED.name, (self._known(listener),), round(blocked_s * 1e9))
+        self._add(d.ACCEPTOR_BLOCKED.name, (self._known(listener),), round(blocked_s * 1e9))
 
     def storage_failed(self, error: OSError) -> None:
         """Count a read or write of a log that failed."""
         name = errno.errorcode.get(error.errno or 0, OTHER)
-        self._add(STORAGE_ERRORS.name, (name,), 1)
+        self._add(d.STORAGE_ERRORS.name, (name,), 1)
 
     def log_truncated(self, records: int, size_bytes: int) -> None:
         """Count what recovery removed from a log."""
-        self._add(TRUNCATED_RECORDS.name, (), records)
-        self._add(TRUNCATED_BYTES.name, (), size_bytes)
+        self._add(d.TRUNCATED_RECORDS.name, (), records)
+        self._add(d.TRUNCATED_BYTES.name, (), size_bytes)
 
     def activity_written(self, events: int, size_bytes: int) -> None:
         """Count events that were written to the activity topic."""
-        self._add(ACTIVITY_EVENTS.name, (), events)
-        self._add(ACTIVITY_BYTES.name, (), size_bytes)
+        self._add(d.ACTIVITY_EVENTS.name, (), events)
+        self._add(d.ACTIVITY_BYTES.name, (), size_bytes)
 
     def activity_dropped(self, events: int) -> None:
         """Count events that were not."""
         if events:
-            self._add(ACTIVITY_DROPPED.name, (), events)
+            self._add(d.ACTIVITY_DROPPED.name, (), events)
 
     # Sources, read only when a snapshot is taken ----------------------------------------------
 
@@ -358,14 +323,14 @@ class ProcessMetrics:
         """A copy of everything counted so far, with the watched sources read now."""
         counters = dict(self._counters)
         for metric, value in (
-            (RECORD_BYTES_IN, self._record_bytes_in),
-            (RECORDS_IN, self._records_in),
-            (RECORD_BYTES_OUT, self._record_bytes_out),
+            (d.RECORD_BYTES_IN, self._record_bytes_in),
+            (d.RECORDS_IN, self._records_in),
+            (d.RECORD_BYTES_OUT, self._record_bytes_out),
         ):
             if value:
                 counters[metric.name, ()] = value
         if self._fetch_sessions is not None and (evictions := self._fetch_sessions().evictions):
-            counters[FETCH_SESSION_EVICTIONS.name, ()] = evictions
+            counters[d.FETCH_SESSION_EVICTIONS.name, ()] = evictions
         return Snapshot(
             process=self.process,
             incarnation=self._born_ns,
@@ -382,21 +347,21 @@ class ProcessMetrics:
         for read_gauges in self._gauges:
             gauges.update(read_gauges())
         if self._memory is not None:
-            gauges[MEMORY.name, ()] = self._memory()
+            gauges[d.MEMORY.name, ()] = self._memory()
         for listener, count in self._open.items():
-            gauges[OPEN.name, (listener,)] = count
+            gauges[d.OPEN.name, (listener,)] = count
         if self._fetch_sessions is not None:
             figures = self._fetch_sessions()
-            gauges[FETCH_SESSIONS.name, ()] = figures.sessions
-            gauges[FETCH_SESSION_PARTITIONS.name, ()] = figures.partitions
+            gauges[d.FETCH_SESSIONS.name, ()] = figures.sessions
+            gauges[d.FETCH_SESSION_PARTITIONS.name, ()] = figures.partitions
         for operation, read_size in self._purgatories.items():
-            gauges[PURGATORY.name, (operation,)] = read_size()
+            gauges[d.PURGATORY.name, (operation,)] = read_size()
         for queue, read_fill in self._queues.items():
             fill = read_fill()
-            gauges[QUEUE_USED.name, (queue,)] = fill.used
-            gauges[QUEUE_CAPACITY.name, (queue,)] = fill.capacity
-            gauges[QUEUE_PEAK.name, (queue,)] = fill.peak
-            gauges[QUEUE_WAITING.name, (queue,)] = fill.waiting
+            gauges[d.QUEUE_USED.name, (queue,)] = fill.used
+            gauges[d.QUEUE_CAPACITY.name, (queue,)] = fill.capacity
+            gauges[d.QUEUE_PEAK.name, (queue,)] = fill.peak
+            gauges[d.QUEUE_WAITING.name, (queue,)] = fill.waiting
         return gauges
 
     def _new_row(self, api_key: int) -> list[int]:
@@ -431,7 +396,9 @@ def bounded_logs(logs: Iterable[LogFigures]) -> tuple[LogFigures, ...]:
 
 def condition_gauges(conditions: Conditions) -> dict[Series, float]:
     """The gauges that show these conditions."""
-    return {(CONDITIONS.name, (kind.value,)): count for kind, count in conditions.counts().items()}
+    return {
+        (d.CONDITIONS.name, (kind.value,)): count for kind, count in conditions.counts().items()
+    }
 
 
 def log_gauges(logs: Iterable[LogFigures]) -> dict[Series, int]:
@@ -439,10 +406,10 @@ def log_gauges(logs: Iterable[LogFigures]) -> dict[Series, int]:
     gauges: dict[Series, int] = {}
     for log in logs:
         labels = (log.topic, str(log.partition))
-        gauges[LOG_SIZE.name, labels] = gauges.get((LOG_SIZE.name, labels), 0) + log.size_bytes
+        gauges[d.LOG_SIZE.name, labels] = gauges.get((d.LOG_SIZE.name, labels), 0) + log.size_bytes
         if log.topic != OTHER:
-            gauges[LOG_START_OFFSET.name, labels] = log.start_offset
-            gauges[LOG_END_OFFSET.name, labels] = log.end_offset
+            gauges[d.LOG_START_OFFSET.name, labels] = log.start_offset
+            gauges[d.LOG_END_OFFSET.name, labels] = log.end_offset
     return gauges
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minibroker.broker.log.failures import describe, is_unwritable, probe
+from minibroker.broker.log.errors import describe, is_unwritable, probe
 from minibroker.broker.log.recovery import Truncation
 from minibroker.broker.metrics.conditions import ConditionKind, Conditions
 from minibroker.broker.metrics.log import EventLog

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from minibroker.broker.apis.base import Delayed, ServedApi, SingleForm, Waiter, WorkerScope
-    from minibroker.broker.log.slices import FileSlice
+    from minibroker.broker.log.log import FileSlice
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.network.client_connection import ClientConnection
     from minibroker.broker.network.quota_stage import RequestCost

@@ -39,8 +39,7 @@ from minibroker.broker.quotas.manager import QuotaUser, Throttle, larger
 from minibroker.broker.quotas.rate import NO_CAUSE, Cause
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
 from minibroker.broker.security.acl import Operation, Resource
-from minibroker.broker.settings import QUOTA_THROTTLE_MODE
-from minibroker.broker.settings.definitions import DELAY
+from minibroker.broker.settings.definitions import DELAY, QUOTA_THROTTLE_MODE
 from minibroker.runtime.clock import whole_ms
 from minibroker.runtime.deadlines import Deadlines
 from minibroker_protocol.errors import ErrorCode

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from minibroker.broker.log.slices import ANY_INODE, FileSlice, open_segment
+from minibroker.broker.log.log import FileSlice
+from minibroker.broker.log.paths import ANY_INODE, open_segment
 from minibroker.runtime.stream import ByteStream
 from minibroker.runtime.system import OUT_OF_DESCRIPTORS
 

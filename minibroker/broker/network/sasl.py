@@ -38,7 +38,8 @@ from minibroker.broker.security.scram import (
     TokenCredential,
     parse_credential,
 )
-from minibroker.broker.settings import (
+from minibroker.broker.settings import ConfigError, Settings
+from minibroker.broker.settings.definitions import (
     CONNECTIONS_MAX_REAUTH_MS,
     DELEGATION_TOKEN_SECRET_KEY,
     PERSONA,
@@ -49,8 +50,6 @@ from minibroker.broker.settings import (
     SASL_OAUTHBEARER_EXPECTED_ISSUER,
     SASL_OAUTHBEARER_JWKS_ENDPOINT_URL,
     SASL_OAUTHBEARER_SUB_CLAIM_NAME,
-    ConfigError,
-    Settings,
 )
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.network.tls import TlsContext, tls_context
 from minibroker.broker.security.certificates import distinguished_name
-from minibroker.broker.settings import (
+from minibroker.broker.settings import ConfigError, Setting, Settings
+from minibroker.broker.settings.definitions import (
     NODE_ID,
     SSL_ALLOW_DN_CHANGES,
     SSL_ALLOW_SAN_CHANGES,
@@ -23,9 +24,6 @@ from minibroker.broker.settings import (
     SSL_RENEWED,
     SSL_TRUSTSTORE_CERTIFICATES,
     SSL_TRUSTSTORE_LOCATION,
-    ConfigError,
-    Setting,
-    Settings,
 )
 from minibroker.broker.settings.dynamic import BROKERS, Configs, effective
 from minibroker.broker.settings.listeners import has_tls

@@ -15,8 +15,12 @@ import time
 from struct import Struct
 from typing import Final
 
-from minibroker.broker.log.cleaner.cleaning import clean
-from minibroker.broker.log.cleaner.task import CleaningFailedError, CleaningResult, CleaningTask
+from minibroker.broker.log.cleaner.cleaning import (
+    CleaningFailedError,
+    CleaningResult,
+    CleaningTask,
+    clean,
+)
 
 LENGTH: Final = Struct(">Q")
 """Before each pickle in both directions."""

@@ -18,13 +18,15 @@ from typing import Final, Protocol
 
 import trio
 
-from minibroker.broker.log.cleaner.cleaning import clean
-from minibroker.broker.log.cleaner.log_cleaning import Buffers, LogCleaning
-from minibroker.broker.log.cleaner.offset_map import entries_max
-from minibroker.broker.log.cleaner.plan import CleanableRange
-from minibroker.broker.log.cleaner.task import CleaningFailedError, CleaningResult, CleaningTask
-from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.failures import NO_SPACE_ERRNOS
+from minibroker.broker.log.cleaner.batch_filter import entries_max
+from minibroker.broker.log.cleaner.cleaning import (
+    CleaningFailedError,
+    CleaningResult,
+    CleaningTask,
+    clean,
+)
+from minibroker.broker.log.cleaner.log_cleaning import Buffers, CleanableRange, LogCleaning
+from minibroker.broker.log.errors import NO_SPACE_ERRNOS, LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.replica_manager import Partition
@@ -35,14 +37,14 @@ from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import CleanerFigures
 from minibroker.broker.process.cleaner_child import LENGTH
 from minibroker.broker.process.environment import Environment, note_state
-from minibroker.broker.settings import (
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import (
     LOG_CLEANER_BACKOFF_MS,
     LOG_CLEANER_DEDUPE_BUFFER_SIZE,
     LOG_CLEANER_ENABLE,
     LOG_CLEANER_IO_BUFFER_LOAD_FACTOR,
     LOG_CLEANER_IO_BUFFER_SIZE,
     LOG_CLEANER_IO_MAX_BYTES_PER_SECOND,
-    Settings,
 )
 from minibroker.broker.settings.dynamic import effective
 from minibroker.python_command import python_command

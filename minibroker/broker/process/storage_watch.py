@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from minibroker.broker.log.failures import free_bytes
+from minibroker.broker.log.errors import free_bytes
 from minibroker.broker.metadata.topics import RESERVED_BYTES
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.storage_health import StorageHealth

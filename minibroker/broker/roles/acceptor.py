@@ -64,7 +64,7 @@ async def acceptor(env: Environment) -> None:
     async with trio.open_nursery() as nursery:
         role = _Acceptor(env, nursery)
         nursery.start_soon(role.metadata_client.run)
-        nursery.start_soon(role.look_up_hosts)
+        nursery.start_soon(role.quotas.hosts.run)
         for service in role.services:
             nursery.start_soon(service)
         nursery.start_soon(role.rejected.run)
@@ -73,7 +73,7 @@ async def acceptor(env: Environment) -> None:
             nursery.start_soon(role.serve_processor, processor)
         await role.metadata_client.wait_image()
         if env.incarnation == FIRST_INCARNATION:
-            error_text = await role.unknown_host()
+            error_text = await role.quotas.unknown_host()
         if not error_text:
             for listener, source in env.listeners.items():
                 nursery.start_soon(role.accept, listener, source)
@@ -103,12 +103,12 @@ class _Acceptor:
         self._log = EventLog("acceptor")
         self._closes = ConnectionCloses(env.metrics, self._log)
         self.descriptor_health = DescriptorHealth(env, self._log)
-        self._connection_quotas = ConnectionQuotas(env, self._log)
-        self.events = self._connection_quotas.events
+        self.quotas = ConnectionQuotas(env, self._log)
+        self.events = self.quotas.events
         self.rejected = RejectedConnections(env, self.events, self._closes)
         self.metadata_client = MetadataClient(
             env,
-            on_image=self._connection_quotas.on_image,
+            on_image=self.quotas.on_image,
             details=self._report,
             configs=(IP, BROKER),
         )
@@ -120,14 +120,6 @@ class _Acceptor:
         """Awaited when no further connection is accepted."""
         env.observe(self)
 
-    async def look_up_hosts(self) -> None:
-        """Resolve the hosts with limits, until cancelled."""
-        await self._connection_quotas.hosts.run()
-
-    async def unknown_host(self) -> str:
-        """Return an error text about hosts in the start settings that cannot be resolved, or ""."""
-        return await self._connection_quotas.unknown_host()
-
     def _watch_queue(self, processor: int) -> None:
         def fill() -> Fill:
             return Fill(self._slots.used(processor), SLOTS, self._slots.peak(processor))
@@ -136,7 +128,7 @@ class _Acceptor:
 
     def _report(self) -> AcceptorReport:
         used = tuple(self._slots.used(processor) for processor in range(self._env.processors))
-        return AcceptorReport(used, self._connection_quotas.figures(), self.events.recent())
+        return AcceptorReport(used, self.quotas.figures(), self.events.recent())
 
     async def serve_processor(self, processor: int) -> None:
         """Serve one processor, over all its restarts."""
@@ -150,7 +142,7 @@ class _Acceptor:
                 self._slots.left(processor)
                 self._handoffs.pop(processor, None)
                 handoff.close()
-                self._connection_quotas.processor_died(processor)
+                self.quotas.processor_died(processor)
                 self._add_candidates(processor, ())
 
     async def _receive_from(self, processor: int, handoff: Handoff) -> None:
@@ -159,7 +151,7 @@ class _Acceptor:
         while more:
             report, _ = await handoff.receive()
             assert isinstance(report, ProcessorConnections)
-            self._connection_quotas.restore(processor, report.connections)
+            self.quotas.restore(processor, report.connections)
             more = report.more
         self._handoffs[processor] = handoff
         self._slots.joined(processor)
@@ -179,9 +171,9 @@ class _Acceptor:
         if message.taken:
             self._slots.freed(processor, message.taken)
             self._slot_freed.set()
-        self._connection_quotas.remove(message.closed)
-        if self._connection_quotas.counts.excess():
-            self._connection_quotas.notify()  # Those just taken may be excess.
+        self.quotas.remove(message.closed)
+        if self.quotas.counts.excess():
+            self.quotas.notify()  # Those just taken may be excess.
 
     async def accept(self, listener: str, source: ConnectionSource) -> None:
         """Accept the connections of one listener, one after the other."""
@@ -208,7 +200,7 @@ class _Acceptor:
     async def _admit(self, accepted: AcceptedConnection, connection: Connection) -> bool:
         """Return whether the connection was admitted and passed to a processor."""
         try:
-            delayed_until = await self._connection_quotas.admit(new_connection(accepted))
+            delayed_until = await self.quotas.admit(new_connection(accepted))
             if delayed_until is not None:
                 self._nursery.start_soon(
                     self._admit_after_delay, accepted, connection, delayed_until
@@ -229,7 +221,7 @@ class _Acceptor:
         """Delay a connection whose address exceeds its rate; later connections do not wait."""
         try:
             await trio.sleep_until(delayed_until)
-            await self._connection_quotas.admit_delayed(new_connection(accepted))
+            await self.quotas.admit_delayed(new_connection(accepted))
             await self._pass_to_processor(accepted, connection)
         except ConnectionRejected as rejected:
             self._reject(accepted, connection, rejected)
@@ -246,13 +238,13 @@ class _Acceptor:
         self, accepted: AcceptedConnection, connection: Connection
     ) -> None:
         processor = await self._next_processor(accepted)
-        self._connection_quotas.counts.set_processor(accepted.number, processor)
+        self.quotas.counts.set_processor(accepted.number, processor)
         self.events.note("handed", accepted, processor)
         try:
             await self._handoffs[processor].send(accepted, connection)
         except ChannelClosed:
             # The processor died while it received the connection: the client connects again.
-            self._connection_quotas.remove((accepted.number,))
+            self.quotas.remove((accepted.number,))
             died = CloseReason.PROCESS_DIED
             self.events.reject(accepted, died.value, processor=processor)
             self._closes.refused(accepted.listener, died, client=accepted.peer)
@@ -261,7 +253,7 @@ class _Acceptor:
         processor = self._slots.take()
         if processor is not None:
             return processor
-        with self._connection_quotas.blocked(accepted, PROCESSORS):
+        with self.quotas.blocked(accepted, PROCESSORS):
             while processor is None:
                 if self._slot_freed.is_set():
                     self._slot_freed = trio.Event()
@@ -275,11 +267,11 @@ class _Acceptor:
         Runs until cancelled.
         """
         while True:
-            changed = self._connection_quotas.changed
-            excess = self._connection_quotas.counts.excess()
+            changed = self.quotas.changed
+            excess = self.quotas.counts.excess()
             if excess:
                 candidates = await self._gather_candidates(min(excess, LEAST_RECENTLY_USED_MAX))
-                counts = self._connection_quotas.counts
+                counts = self.quotas.counts
                 for processor, numbers in counts.select_excess(candidates).items():
                     close = CloseConnections(tuple(numbers), counts.limits.total)
                     await self._send(processor, close)
@@ -289,7 +281,7 @@ class _Acceptor:
         self._candidates = []
         self._reply_awaited = set(self._handoffs)
         self._all_replied = trio.Event()
-        request = LeastRecentlyUsedRequest(count, self._connection_quotas.counts.limits.protected)
+        request = LeastRecentlyUsedRequest(count, self.quotas.counts.limits.protected)
         for processor in list(self._reply_awaited):
             await self._send(processor, request)
         while self._reply_awaited:

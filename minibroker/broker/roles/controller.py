@@ -19,18 +19,19 @@ import trio
 
 from minibroker.broker.apis.base import Mutations, Mutator
 from minibroker.broker.apis.registry import APIS
-from minibroker.broker.controller.client_metric_gauges import client_metric_gauges
-from minibroker.broker.controller.config_changes import (
+from minibroker.broker.controller.gauges import client_metric_gauges, read_gauges
+from minibroker.broker.controller.metadata_publisher import MetadataPublisher
+from minibroker.broker.controller.store_changes import (
     AclChanges,
     ConfigChanges,
     PrefixedAclChanges,
+    TopicChanges,
+    watch_leadership,
 )
-from minibroker.broker.controller.leadership import watch_leadership
-from minibroker.broker.controller.metadata_publisher import MetadataPublisher
-from minibroker.broker.controller.stores import open_store
-from minibroker.broker.controller.topic_changes import TopicChanges
 from minibroker.broker.log.data_directory import (
     META_PROPERTIES,
+    SESSION_FILE,
+    STORE_FILE,
     DataDirectoryError,
     MetaProperties,
     lacks_meta_properties,
@@ -38,17 +39,17 @@ from minibroker.broker.log.data_directory import (
     read_meta_properties,
     write_meta_properties,
 )
-from minibroker.broker.metadata.bootstrap import ControllerStartError
+from minibroker.broker.log.errors import StorageFailed, ignore_failure
+from minibroker.broker.metadata.bootstrap import ControllerStartError, FoundLogs
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.delegation_tokens import plan_removals
 from minibroker.broker.metadata.image import Image, Update
 from minibroker.broker.metadata.layout import LayoutError
 from minibroker.broker.metadata.quotas import EffectiveQuotas
+from minibroker.broker.metadata.store.sqlite import SqliteStore
 from minibroker.broker.metadata.store.tree import Store, StoreError, UnavailableError
-from minibroker.broker.metadata.topic_recovery import FoundLogs
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import Series
-from minibroker.broker.metrics.quota_gauges import read_gauges
 from minibroker.broker.network.authenticator import ssl_contexts
 from minibroker.broker.process.environment import (
     ACCEPTOR,
@@ -67,7 +68,8 @@ from minibroker.broker.process.metadata_client import follow_log_levels
 from minibroker.broker.process.storage_watch import StorageWatch
 from minibroker.broker.quotas.controller_mutation import Mutated, MutationQuota
 from minibroker.broker.quotas.manager import ClientQuotaManager
-from minibroker.broker.settings import (
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import (
     ACCEPTOR_MODE,
     ACTIVITY_ENABLE,
     AUTHORIZER_CLASS_NAME,
@@ -79,7 +81,6 @@ from minibroker.broker.settings import (
     SINGLE,
     TELEMETRY_MAX_BYTES,
     ZOOKEEPER_CONNECT,
-    Settings,
 )
 from minibroker.broker.telemetry.instances import ClientInstances
 from minibroker.runtime.clock import Clock, now_ms
@@ -131,6 +132,28 @@ async def controller(env: Environment, attach: Attach) -> None:
             shield=True
         ):  # Closing is quick; cancelled, it would leave the store open.
             await store.close()
+
+
+async def open_store(
+    settings: Settings, data_dir: Path, failed: StorageFailed = ignore_failure
+) -> Store:
+    """The store that the settings name; `StoreError` if it can't be used.
+
+    ``failed`` is called when a file of the store cannot be read or written. kazoo is loaded only
+    for ZooKeeper.
+    """
+    connect = settings[ZOOKEEPER_CONNECT]
+    if connect is None:
+        return SqliteStore(data_dir / STORE_FILE, failed)
+    try:
+        from minibroker.broker.metadata.store.zookeeper import ZooKeeperStore
+        from minibroker.broker.metadata.store.zookeeper_client import access_from
+    except ImportError as error:
+        text = f"zookeeper.connect needs kazoo ({error}): pip install minibroker[zookeeper]"
+        raise StoreError(str(connect), text) from None
+    access = access_from(settings)
+    assert access is not None
+    return await ZooKeeperStore.open(access, data_dir / SESSION_FILE)
 
 
 @contextmanager

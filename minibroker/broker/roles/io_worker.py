@@ -21,14 +21,14 @@ import trio
 from minibroker.broker.apis.base import Owner, Waiter
 from minibroker.broker.apis.fetch_watches import FetchWatches
 from minibroker.broker.apis.registry import APIS
-from minibroker.broker.groups.limits import GroupLimits
+from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.replica_manager import Partition, ReplicaManager
 from minibroker.broker.log.segment import SegmentFiles, sync_files
-from minibroker.broker.log.transaction_markers import TransactionMarker
+from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.log.validation import Origin
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
 from minibroker.broker.metadata.image import BROKER, TOPIC, Image
@@ -54,15 +54,13 @@ from minibroker.broker.process.storage_watch import StorageWatch, pauses_s
 from minibroker.broker.process.worker_links import ConnectedRoles, WorkerLinks
 from minibroker.broker.process.worker_snapshots import WorkerSnapshots
 from minibroker.broker.roles.worker_requests import ControllerRequests
-from minibroker.broker.settings import (
-    LOG_RETENTION_CHECK_INTERVAL_MS,
-    OFFSETS_TOPIC_NUM_PARTITIONS,
-    TRANSACTION_STATE_LOG_NUM_PARTITIONS,
-)
 from minibroker.broker.settings.definitions import (
+    LOG_RETENTION_CHECK_INTERVAL_MS,
     MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,
     NODE_ID,
+    OFFSETS_TOPIC_NUM_PARTITIONS,
     PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS,
+    TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
 from minibroker.broker.transactions.service import (
     MarkersReply,

@@ -1,17 +1,28 @@
 """Requests of the controller to an I/O worker: views of logs and groups, and work to be done now.
 
-Owns the answers to these requests. It must never know their purpose. Invariant: a worker
-answers for the partitions and groups that it owns, and for no others. Kafka's tools ask the brokers
-themselves.
+Owns the answers to these requests, and the translation of actions into events of groups and
+transactions and calls of logs. It must never know their purpose. Invariant: a worker answers for
+the partitions and groups that it owns, and for no others, and an action changes only these. Kafka's
+tools ask the brokers themselves, and have no actions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from minibroker.broker.groups.events import (
+    AssignmentPlanned,
+    GroupAction,
+    MemberExpired,
+    MemberFenced,
+    RebalanceRequested,
+)
+from minibroker.broker.groups.membership import encode_assignment
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.process.messages import (
+    ActionReply,
     ActionRequest,
     CompactRequest,
     DeleteGroups,
@@ -20,21 +31,103 @@ from minibroker.broker.process.messages import (
     LogView,
 )
 from minibroker.broker.process.worker_snapshots import SNAPSHOT_REQUESTS
-from minibroker.broker.roles.worker_actions import ActingWorker, OnLog, act
+from minibroker_protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from minibroker.broker.apis.fetch_watches import FetchWatches
+    from minibroker.broker.groups.service import GroupService
     from minibroker.broker.log.replica_manager import Partition
+    from minibroker.broker.metadata.image import Image
     from minibroker.broker.process.log_cleaner import LogCleaner
     from minibroker.broker.process.worker_snapshots import WorkerSnapshots
+    from minibroker.broker.transactions.service import TransactionService
 
 
-class RequestedWorker(ActingWorker, Protocol):
+class RequestedWorker(Protocol):
     """What the requests need of a worker."""
 
+    groups: GroupService
+    transactions: TransactionService
+    fetch_watches: FetchWatches
     cleaner: LogCleaner
+
+    @property
+    def image(self) -> Image: ...
+
+    def wall_ms(self) -> int: ...
+
+    def owns(self, topic: str, partition: int) -> bool: ...
+
+    def partition(self, topic: str, index: int) -> Partition | None: ...
 
     def snapshots(self) -> WorkerSnapshots:
         """The worker's part of snapshots of the broker."""
+
+
+OnLog: TypeAlias = Callable[[str, str, str, str], object]
+"""Is called with what changed of a log, its name, and the offset before and after."""
+
+
+async def act(worker: RequestedWorker, action: ActionRequest, on_log: OnLog) -> ActionReply:
+    """Carry out an action; the reply says how much it has changed, or why nothing."""
+    if action.group is not None:
+        taken = worker.groups.act(action.group, _group_event(action))
+        return ActionReply(*taken)
+    if action.transactional_id is not None:
+        error = await worker.transactions.expire(action.transactional_id)
+        if error is ErrorCode.NOT_COORDINATOR:  # Before the first transactional id.
+            error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        text = f"{action.transactional_id!r} has no transaction that could be aborted"
+        is_done = error is ErrorCode.NONE
+        return ActionReply(error, "" if is_done else text, int(is_done))
+    try:
+        return ActionReply(affected=_act_on_logs(worker, action, on_log))
+    except LogError as error:
+        return ActionReply(error.code, error.text)
+
+
+def _group_event(action: ActionRequest) -> GroupAction:
+    if action.action == "rebalance":
+        return RebalanceRequested()
+    if action.action == "assign":
+        given = action.assignment or {}
+        return AssignmentPlanned(
+            {member: encode_assignment(topics) for member, topics in given.items()}
+        )
+    kind = MemberExpired if action.action == "expire_member" else MemberFenced
+    return kind(action.member or "")
+
+
+def _act_on_logs(worker: RequestedWorker, action: ActionRequest, on_log: OnLog) -> int:
+    """Roll segments, or drop expired ones; return their number."""
+    affected = 0
+    for index, partition in _owned(worker, action):
+        log, name = partition.log, f"{action.topic}-{index}"
+        if action.action == "roll":
+            before = log.segments.active.base_offset
+            log.roll(now_ms=worker.wall_ms())
+            after = log.segments.active.base_offset
+            if before != after:
+                affected += 1
+                on_log("active_segment", name, str(before), str(after))
+            continue
+        before = log.log_start_offset
+        dropped = log.apply_retention(now_ms=worker.wall_ms())
+        if dropped:
+            on_log("log_start", name, str(before), str(log.log_start_offset))
+            worker.fetch_watches.changed(action.topic or "", index)
+        affected += dropped
+    return affected
+
+
+def _owned(worker: RequestedWorker, action: ActionRequest) -> Iterator[tuple[int, Partition]]:
+    name = action.topic or ""
+    topic = worker.image.topics.get(name)
+    for index in range(len(topic.partitions) if topic else 0):
+        if action.partition in (None, index) and worker.owns(name, index):
+            partition = worker.partition(name, index)
+            if partition is not None:
+                yield index, partition
 
 
 class ControllerRequests:

@@ -12,7 +12,7 @@ from typing import Final
 
 from minibroker.broker.patterns.expression import CompiledPattern
 from minibroker.broker.patterns.expression_parser import InvalidPattern
-from minibroker.broker.settings.setting import CLIENT_METRICS_SETTINGS, Scope, setting
+from minibroker.broker.settings.setting import CLIENT_METRICS_SETTINGS, Scope, Setting
 from minibroker.broker.settings.types import INT, LIST, BadValueError
 
 INTERVAL_MS_MIN: Final = 100
@@ -26,39 +26,20 @@ PATTERN_INSTRUCTIONS_MAX: Final = 512
 ALL_METRICS: Final = "*"
 """A prefix of metric names that selects all of them."""
 
-METRICS: Final = setting(
-    "metrics",
-    LIST,
-    default=(),
-    scope=Scope.CLIENT_METRICS,
-    doc="Prefixes of the names of metrics that clients push, or `*` for all.",
-)
-INTERVAL_MS: Final = setting(
-    "interval.ms",
-    INT,
-    default=300_000,
-    scope=Scope.CLIENT_METRICS,
-    doc="The interval of pushes, in milliseconds.",
-)
-MATCH: Final = setting(
-    "match",
-    LIST,
-    default=(),
-    scope=Scope.CLIENT_METRICS,
-    doc="Which clients push, as `name=pattern` with a regular expression in RE2's syntax, "
-    "which must match the whole property; empty for all clients.",
-)
+# fmt: off
+METRICS: Final = Setting("metrics", LIST, default=(), scope=Scope.CLIENT_METRICS,
+    doc="Prefixes of the names of metrics that clients push, or `*` for all.")
+INTERVAL_MS: Final = Setting("interval.ms", INT, default=300_000, scope=Scope.CLIENT_METRICS,
+    doc="The interval of pushes, in milliseconds.")
+MATCH: Final = Setting("match", LIST, default=(), scope=Scope.CLIENT_METRICS,
+    doc="Which clients push, as `name=pattern` with a regular expression in RE2's syntax, which "
+    "must match the whole property; empty for all clients.")
+# fmt: on
 
-MATCH_NAMES: Final = frozenset(
-    {
-        "client_instance_id",
-        "client_id",
-        "client_software_name",
-        "client_software_version",
-        "client_source_address",
-        "client_source_port",
-    }
-)
+MATCH_NAMES: Final = frozenset({
+    "client_instance_id", "client_id", "client_software_name", "client_software_version",
+    "client_source_address", "client_source_port",
+})  # fmt: skip
 """What of a client a pattern can select."""
 
 

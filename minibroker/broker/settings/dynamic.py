@@ -21,7 +21,6 @@ from minibroker.broker.settings.definitions import (
 from minibroker.broker.settings.names import is_unsupported_kafka_setting
 from minibroker.broker.settings.setting import (
     BROKER_SETTINGS,
-    Setting,
     broker_setting,
     listener_name,
 )
@@ -89,11 +88,6 @@ class DynamicSettings:
             self._newest = effective(self._static, configs)
             self._configs = configs
         return self._newest
-
-
-def listener_value(settings: Settings, listener: str, key: Setting[T]) -> T:
-    """Return the value for one listener, or the broker's value if the listener has none."""
-    return settings.at_listener(listener, key)
 
 
 def problems(settings: Settings, changed: Mapping[str, str]) -> Iterator[str]:

@@ -16,7 +16,6 @@ from minibroker.broker.settings.setting import (
     GROUP_SETTINGS,
     Scope,
     Setting,
-    setting,
 )
 from minibroker.broker.settings.settings import Settings
 from minibroker.broker.settings.types import (
@@ -59,11 +58,11 @@ _WITHOUT_SYNONYM: Final[set[str]] = set()
 
 def _group(
     name: str,
-    type: SettingType[T],  # noqa: A002 - as in `setting`
+    type: SettingType[T],  # noqa: A002 - as in `Setting`
     default: T,
-    doc: str,
-    *,
     valid: Valid[Any] | None = None,
+    *,
+    doc: str,
     lowest: int | None = None,
     highest: int | None = None,
     internal: bool = False,
@@ -86,15 +85,8 @@ def _group(
         _INTERNAL.add(name)
     if own_default:
         _WITHOUT_SYNONYM.add(name)
-    return setting(
-        name,
-        type,
-        default=default,
-        doc=doc,
-        scope=Scope.GROUP,
-        valid=valid,
-        no_effect=_REASONS[protocol],
-    )
+    no_effect = _REASONS[protocol]
+    return Setting(name, type, default, valid, scope=Scope.GROUP, doc=doc, no_effect=no_effect)
 
 
 def _is_offset_reset(text: str) -> bool:
@@ -107,156 +99,54 @@ _OFFSET_RESET: Final[Valid[str]] = Valid(
 _COUNT: Final = at_least(0)
 _POSITIVE: Final = at_least(1)
 
-for _protocol in ("consumer", "share", "streams"):
-    _group(
-        f"{_protocol}.session.timeout.ms",
-        INT,
-        45_000,
-        f"The time after which a silent member of a {_protocol} group is removed.",
-        valid=_POSITIVE,
-        lowest=45_000,
-        highest=60_000,
-    )
-    _group(
-        f"{_protocol}.heartbeat.interval.ms",
-        INT,
-        5_000,
-        f"The interval of heartbeats that members of a {_protocol} group are given.",
-        valid=_POSITIVE,
-        lowest=5_000,
-        highest=15_000,
-    )
-    _group(
-        f"{_protocol}.assignment.interval.ms",
-        INT,
-        1_000,
-        f"The shortest time between two assignments of a {_protocol} group.",
-        valid=_COUNT,
-        lowest=0,
-        highest=15_000,
-    )
-    _group(
-        f"{_protocol}.assignor.offload.enable",
-        BOOLEAN,
-        True,
-        f"Whether assignments of a {_protocol} group are computed in the background.",
-        internal=True,
-    )
+# A table by hand: the row of a config ends with its description.
+# fmt: off
 
-_group(
-    "share.record.lock.duration.ms",
-    INT,
-    30_000,
-    "How long a record is locked for the consumer that acquired it.",
-    valid=at_least(1_000),
-    lowest=15_000,
-    highest=60_000,
-)
-_group(
-    "share.delivery.count.limit",
-    INT,
-    5,
-    "How often the delivery of a record is tried.",
-    valid=at_least(2),
-    lowest=2,
-    highest=10,
-)
-_group(
-    "share.partition.max.record.locks",
-    INT,
-    2_000,
-    "The most records of a partition that are locked at a time.",
-    valid=at_least(100),
-    lowest=100,
-    highest=4_000,
-)
-_group(
-    "share.auto.offset.reset",
-    STRING,
-    "latest",
-    "Where a share group begins to read a partition.",
-    valid=_OFFSET_RESET,
-    own_default=True,
-)
-_group(
-    "share.isolation.level",
-    STRING,
-    "read_uncommitted",
-    "Whether a share group is given records of transactions before they are committed.",
-    valid=one_of("read_committed", "read_uncommitted"),
-    own_default=True,
-)
-_group(
-    "share.renew.acknowledge.enable",
-    BOOLEAN,
-    True,
-    "Whether consumers may renew the locks of records.",
-    own_default=True,
-)
-_DLQ_TOPIC: Final = _group(
-    "errors.deadletterqueue.topic.name",
-    STRING,
-    "",
-    "The topic for records that cannot be delivered; empty if there is none.",
-    own_default=True,
-)
-_group(
-    "errors.deadletterqueue.copy.record.enable",
-    BOOLEAN,
-    False,
-    "Whether the record itself is copied to the dead-letter queue.",
-    own_default=True,
-)
-_group(
-    "streams.num.standby.replicas",
-    INT,
-    0,
-    "The number of standby replicas of each task.",
-    valid=_COUNT,
-    highest=2,
-)
-_group(
-    "streams.initial.rebalance.delay.ms",
-    INT,
-    3_000,
-    "How long the first rebalance of a new group waits for further members.",
-    valid=_COUNT,
-)
-_TAGS: Final = _group(
-    "streams.rack.aware.assignment.tags",
-    LIST,
-    (),
-    "The client tags that standby replicas are distributed over.",
-)
-STREAMS_ASSIGNOR_NAME: Final = _group(
-    "streams.assignor.name", STRING, "sticky", "The assignor of tasks."
-)
-_group(
-    "streams.task.offset.interval.ms",
-    INT,
-    60_000,
-    "How often offsets of warm-up tasks are reported.",
-    valid=_POSITIVE,
-    lowest=15_000,
-    internal=True,
-)
-_group(
-    "streams.num.warmup.replicas",
-    INT,
-    2,
-    "The most warm-up replicas of tasks.",
-    valid=_COUNT,
-    highest=20,
-    internal=True,
-)
-_group(
-    "streams.acceptable.recovery.lag",
-    LONG,
-    10_000,
-    "The lag up to which a client counts as caught up.",
-    valid=_COUNT,
-    internal=True,
-)
+for _protocol in ("consumer", "share", "streams"):
+    _group(f"{_protocol}.session.timeout.ms", INT, 45_000, _POSITIVE, lowest=45_000,
+        highest=60_000,
+        doc=f"The time after which a silent member of a {_protocol} group is removed.")
+    _group(f"{_protocol}.heartbeat.interval.ms", INT, 5_000, _POSITIVE, lowest=5_000,
+        highest=15_000,
+        doc=f"The interval of heartbeats that members of a {_protocol} group are given.")
+    _group(f"{_protocol}.assignment.interval.ms", INT, 1_000, _COUNT, lowest=0,
+        highest=15_000, doc=f"The shortest time between two assignments of a {_protocol} group.")
+    _group(f"{_protocol}.assignor.offload.enable", BOOLEAN, True, internal=True,
+        doc=f"Whether assignments of a {_protocol} group are computed in the background.")
+
+_group("share.record.lock.duration.ms", INT, 30_000, at_least(1_000), lowest=15_000,
+    highest=60_000, doc="How long a record is locked for the consumer that acquired it.")
+_group("share.delivery.count.limit", INT, 5, at_least(2), lowest=2, highest=10,
+    doc="How often the delivery of a record is tried.")
+_group("share.partition.max.record.locks", INT, 2_000, at_least(100), lowest=100,
+    highest=4_000, doc="The most records of a partition that are locked at a time.")
+_group("share.auto.offset.reset", STRING, "latest", _OFFSET_RESET, own_default=True,
+    doc="Where a share group begins to read a partition.")
+_group("share.isolation.level", STRING, "read_uncommitted",
+    valid=one_of("read_committed", "read_uncommitted"), own_default=True,
+    doc="Whether a share group is given records of transactions before they are committed.")
+_group("share.renew.acknowledge.enable", BOOLEAN, True, own_default=True,
+    doc="Whether consumers may renew the locks of records.")
+_DLQ_TOPIC: Final = _group("errors.deadletterqueue.topic.name", STRING, "", own_default=True,
+    doc="The topic for records that cannot be delivered; empty if there is none.")
+_group("errors.deadletterqueue.copy.record.enable", BOOLEAN, False, own_default=True,
+    doc="Whether the record itself is copied to the dead-letter queue.")
+_group("streams.num.standby.replicas", INT, 0, _COUNT, highest=2,
+    doc="The number of standby replicas of each task.")
+_group("streams.initial.rebalance.delay.ms", INT, 3_000, _COUNT,
+    doc="How long the first rebalance of a new group waits for further members.")
+_TAGS: Final = _group("streams.rack.aware.assignment.tags", LIST, (),
+    doc="The client tags that standby replicas are distributed over.")
+STREAMS_ASSIGNOR_NAME: Final = _group("streams.assignor.name", STRING, "sticky",
+    doc="The assignor of tasks.")
+_group("streams.task.offset.interval.ms", INT, 60_000, _POSITIVE, lowest=15_000,
+    internal=True, doc="How often offsets of warm-up tasks are reported.")
+_group("streams.num.warmup.replicas", INT, 2, _COUNT, highest=20, internal=True,
+    doc="The most warm-up replicas of tasks.")
+_group("streams.acceptable.recovery.lag", LONG, 10_000, _COUNT, internal=True,
+    doc="The lag up to which a client counts as caught up.")
+
+# fmt: on
 
 _SYNONYM_NAMES: Final = {STREAMS_ASSIGNOR_NAME.name: "group.streams.assignors"}
 _ASSIGNORS: Final = ("sticky",)

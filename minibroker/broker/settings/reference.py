@@ -57,7 +57,7 @@ def _default(setting: Setting[Any]) -> str:
     if setting.default_text is not None:
         return setting.default_text
     text = f"`{setting.render(setting.default)}`" if setting.render(setting.default) else "empty"
-    if setting.kafka_default != setting.default:
+    if setting.kafka_default not in (None, setting.default):
         text += f" (profile kafka: `{setting.render(setting.kafka_default)}`)"
     return text
 

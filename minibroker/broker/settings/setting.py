@@ -8,7 +8,7 @@ setting are valid, checked when it is declared.  Echoes Kafka's ``ConfigDef.Conf
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, TypeVar
 
 from minibroker.broker.settings.types import MECHANISMS, BadValueError, Kind, SettingType, Valid
@@ -23,54 +23,6 @@ class Scope(enum.Enum):
     TOPIC = "topic"
     GROUP = "group"
     CLIENT_METRICS = "client metrics"
-
-
-@dataclass(frozen=True, eq=False)
-class Setting(Generic[T]):
-    """A setting, which is also the key for reading its value.
-
-    ``kafka_default`` is the default with ``--profile kafka``.  ``no_effect`` is the reason why the
-    broker accepts and reports a value but does not use it; empty for all other settings.
-    ``dynamic`` settings can be changed while the broker runs, for one broker or for all.
-    ``per_listener`` settings can be set for one listener, as ``listener.name.<listener>.<name>``.
-    ``per_mechanism`` settings can be set for one SASL mechanism of a listener; the mechanism's name
-    precedes the setting's.  ``dynamic_at_listener`` settings can be changed while the broker runs,
-    but only for one listener of one broker. ``per_broker`` settings cannot be changed for all
-    brokers.
-    """
-
-    name: str
-    type: SettingType[T]
-    default: T
-    kafka_default: T
-    scope: Scope
-    doc: str
-    valid: Valid[Any] | None
-    no_effect: str
-    default_text: str | None
-    dynamic: bool = False
-    per_listener: bool = False
-    per_mechanism: bool = False
-    dynamic_at_listener: bool = False
-    per_broker: bool = False
-
-    @property
-    def sensitive(self) -> bool:
-        """Whether values are hidden from all output."""
-        return self.type.kind is Kind.PASSWORD
-
-    def parse(self, text: str) -> T:
-        """Parse ``text``; raise `BadValueError` with the valid values."""
-        value = self.type.parse(text.strip())
-        if self.valid is not None and value is not None and not self.valid.check(value):
-            raise BadValueError(f"must be {self.valid.text}")
-        return value
-
-    def render(self, value: T) -> str:
-        return self.type.render(value)
-
-    def __repr__(self) -> str:
-        return f"<Setting {self.name}>"
 
 
 LISTENER_PREFIX = "listener.name."
@@ -90,52 +42,67 @@ CLIENT_METRICS_SETTINGS = _REGISTERS[Scope.CLIENT_METRICS]
 """All client metrics configs by name; declared in ``client_metrics``."""
 
 
-def setting(
-    name: str,
-    type: SettingType[T],  # noqa: A002 - named as in ConfigDef
-    default: T,
-    valid: Valid[Any] | None = None,
-    *,
-    doc: str,
-    scope: Scope = Scope.BROKER,
-    kafka_default: T | None = None,
-    no_effect: str = "",
-    default_text: str | None = None,
-    dynamic: bool = False,
-    per_listener: bool = False,
-    per_mechanism: bool = False,
-    dynamic_at_listener: bool = False,
-    per_broker: bool = False,
-) -> Setting[T]:
-    """Declare a setting and add it to its register: one row of a table.
+@dataclass(frozen=True, eq=False)
+class Setting(Generic[T]):
+    """A setting, which is also the key for reading its value: one row of a table.
 
-    Omit ``kafka_default`` if it equals ``default``.  A default of None is set at startup; the
-    reference then shows ``default_text``.
+    A default of None is set at startup; the reference then shows ``default_text``.
+    ``kafka_default`` is the default with ``--profile kafka``, None if it is the same.
+    ``no_effect`` is the reason why the broker accepts and reports a value but does not use it;
+    empty for all other settings.
+    ``dynamic`` settings can be changed while the broker runs, for one broker or for all.
+    ``per_listener`` settings can be set for one listener, as ``listener.name.<listener>.<name>``.
+    ``per_mechanism`` settings can be set for one SASL mechanism of a listener; the mechanism's name
+    precedes the setting's.  ``dynamic_at_listener`` settings can be changed while the broker runs,
+    but only for one listener of one broker; they are ``dynamic``, too. ``per_broker`` settings
+    cannot be changed for all brokers.
     """
-    for value in (default, kafka_default):
-        if valid is not None and value is not None and not valid.check(value):
-            raise ValueError(f"{name}: the default {value!r} is not {valid.text}")
-    register = _REGISTERS[scope]
-    if name in register:
-        raise ValueError(f"{name} is declared twice")
-    declared = Setting(
-        name=name,
-        type=type,
-        default=default,
-        kafka_default=default if kafka_default is None else kafka_default,
-        scope=scope,
-        doc=doc,
-        valid=valid,
-        no_effect=no_effect,
-        default_text=default_text,
-        dynamic=dynamic or dynamic_at_listener,
-        per_listener=per_listener,
-        per_mechanism=per_mechanism,
-        dynamic_at_listener=dynamic_at_listener,
-        per_broker=per_broker,
-    )
-    register[name] = declared
-    return declared
+
+    name: str
+    type: SettingType[T]
+    default: T
+    valid: Valid[Any] | None = None
+    _: KW_ONLY
+    doc: str
+    scope: Scope = Scope.BROKER
+    kafka_default: T | None = None
+    no_effect: str = ""
+    default_text: str | None = None
+    dynamic: bool = False
+    per_listener: bool = False
+    per_mechanism: bool = False
+    dynamic_at_listener: bool = False
+    per_broker: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the defaults, and add the setting to its register."""
+        for value in (self.default, self.kafka_default):
+            if self.valid is not None and value is not None and not self.valid.check(value):
+                raise ValueError(f"{self.name}: the default {value!r} is not {self.valid.text}")
+        register = _REGISTERS[self.scope]
+        if self.name in register:
+            raise ValueError(f"{self.name} is declared twice")
+        if self.dynamic_at_listener:
+            object.__setattr__(self, "dynamic", True)
+        register[self.name] = self
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether values are hidden from all output."""
+        return self.type.kind is Kind.PASSWORD
+
+    def parse(self, text: str) -> T:
+        """Parse ``text``; raise `BadValueError` with the valid values."""
+        value = self.type.parse(text.strip())
+        if self.valid is not None and value is not None and not self.valid.check(value):
+            raise BadValueError(f"must be {self.valid.text}")
+        return value
+
+    def render(self, value: T) -> str:
+        return self.type.render(value)
+
+    def __repr__(self) -> str:
+        return f"<Setting {self.name}>"
 
 
 def listener_name(listener: str, name: str) -> str:

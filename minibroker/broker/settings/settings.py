@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from minibroker.broker.personas.persona import DELAYED, Persona
 from minibroker.broker.settings import definitions as d
-from minibroker.broker.settings.jaas import EXAMPLE as JAAS_EXAMPLE
 from minibroker.broker.settings.listeners import (
     Listener,
     client_listeners,
@@ -37,7 +36,7 @@ from minibroker.broker.settings.setting import (
     broker_setting,
     listener_name,
 )
-from minibroker.broker.settings.types import MECHANISMS, BadValueError
+from minibroker.broker.settings.types import JAAS_EXAMPLE, MECHANISMS, BadValueError
 
 T = TypeVar("T")
 
@@ -394,7 +393,8 @@ class Settings:
 
 
 def _default(declared: Setting[T], profile: str) -> T:
-    return declared.kafka_default if profile == "kafka" else declared.default
+    kafka_default = declared.kafka_default
+    return kafka_default if profile == "kafka" and kafka_default is not None else declared.default
 
 
 def _problem(entry: SettingEntry, text: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from minibroker.broker.settings import definitions as broker
-from minibroker.broker.settings.setting import TOPIC_SETTINGS, Scope, Setting, setting
+from minibroker.broker.settings.setting import TOPIC_SETTINGS, Scope, Setting
 from minibroker.broker.settings.settings import Settings, unknown_name
 from minibroker.broker.settings.types import (
     BOOLEAN,
@@ -44,9 +44,9 @@ _SYNONYMS: dict[str, tuple[ConfigSynonym, ...]] = {}
 
 def _topic(
     name: str,
-    type: SettingType[T],  # noqa: A002 - as in `setting`
-    doc: str,
+    type: SettingType[T],  # noqa: A002 - as in `Setting`
     *synonyms: Setting[Any] | ConfigSynonym,
+    doc: str,
     default: T | None = None,
     valid: Valid[Any] | None = None,
     no_effect: str = "",
@@ -60,201 +60,96 @@ def _topic(
         no_effect = no_effect or last.no_effect
     assert default is not None, name
     _SYNONYMS[name] = chain
-    return setting(
-        name, type, default=default, scope=Scope.TOPIC, doc=doc, valid=valid, no_effect=no_effect
-    )
+    return Setting(name, type, default, valid, scope=Scope.TOPIC, doc=doc, no_effect=no_effect)
 
 
-CLEANUP_POLICY = _topic(
-    "cleanup.policy",
-    LIST,
-    "What happens to old segments: `delete` deletes them by retention; `compact` keeps the last "
-    "value of each key.",
-    broker.LOG_CLEANUP_POLICY,
-)
-RETENTION_MS = _topic(
-    "retention.ms",
-    LONG,
-    "How long records are kept at least, in milliseconds; -1 means forever.",
-    broker.LOG_RETENTION_MS,
+# A table by hand: the row of a config starts with its constant and ends with its description.
+# fmt: off
+
+CLEANUP_POLICY = _topic("cleanup.policy", LIST, broker.LOG_CLEANUP_POLICY,
+    doc="What happens to old segments: `delete` deletes them by retention; `compact` keeps the "
+    "last value of each key.")
+RETENTION_MS = _topic("retention.ms", LONG, broker.LOG_RETENTION_MS,
     ConfigSynonym(broker.LOG_RETENTION_MINUTES, _MINUTE_MS),
-    ConfigSynonym(broker.LOG_RETENTION_HOURS, _HOUR_MS),
-    valid=at_least(-1),
-)
-RETENTION_BYTES = _topic(
-    "retention.bytes",
-    LONG,
-    "The size of a partition above which old segments are deleted, in bytes; -1 means unlimited.",
-    broker.LOG_RETENTION_BYTES,
-)
-SEGMENT_BYTES = _topic(
-    "segment.bytes",
-    INT,
-    "The size at which a partition rolls to a new segment file, in bytes.",
-    broker.LOG_SEGMENT_BYTES,
-)
-SEGMENT_MS = _topic(
-    "segment.ms",
-    LONG,
-    "The age at which a partition rolls to a new segment file, in milliseconds.",
-    broker.LOG_ROLL_MS,
+    ConfigSynonym(broker.LOG_RETENTION_HOURS, _HOUR_MS), valid=at_least(-1),
+    doc="How long records are kept at least, in milliseconds; -1 means forever.")
+RETENTION_BYTES = _topic("retention.bytes", LONG, broker.LOG_RETENTION_BYTES,
+    doc="The size of a partition above which old segments are deleted, in bytes; -1 means "
+    "unlimited.")
+SEGMENT_BYTES = _topic("segment.bytes", INT, broker.LOG_SEGMENT_BYTES,
+    doc="The size at which a partition rolls to a new segment file, in bytes.")
+SEGMENT_MS = _topic("segment.ms", LONG, broker.LOG_ROLL_MS,
     ConfigSynonym(broker.LOG_ROLL_HOURS, _HOUR_MS),
-)
-SEGMENT_JITTER_MS = _topic(
-    "segment.jitter.ms",
-    LONG,
-    "The maximum random jitter subtracted from `segment.ms`, in milliseconds.",
-    default=0,
-    valid=at_least(0),
+    doc="The age at which a partition rolls to a new segment file, in milliseconds.")
+SEGMENT_JITTER_MS = _topic("segment.jitter.ms", LONG, default=0, valid=at_least(0),
     no_effect="segments are rolled without jitter",
-)
-SEGMENT_INDEX_BYTES = _topic(
-    "segment.index.bytes",
-    INT,
-    "The maximum size of an index file, in bytes; a full index rolls the segment.",
-    broker.LOG_INDEX_SIZE_MAX_BYTES,
-)
-INDEX_INTERVAL_BYTES = _topic(
-    "index.interval.bytes",
-    INT,
-    "How many bytes of records are appended between two index entries.",
-    broker.LOG_INDEX_INTERVAL_BYTES,
-)
-FILE_DELETE_DELAY_MS = _topic(
-    "file.delete.delay.ms",
-    LONG,
-    "How long the files of a deleted segment stay on disk, in milliseconds.",
-    broker.LOG_SEGMENT_DELETE_DELAY_MS,
-)
-FLUSH_MESSAGES = _topic(
-    "flush.messages",
-    LONG,
-    "The number of records after which a partition is flushed to disk.",
-    broker.LOG_FLUSH_INTERVAL_MESSAGES,
-)
-FLUSH_MS = _topic(
-    "flush.ms",
-    LONG,
-    "How long records may stay in memory before they are flushed to disk, in milliseconds.",
-    broker.LOG_FLUSH_INTERVAL_MS,
-    broker.LOG_FLUSH_SCHEDULER_INTERVAL_MS,
-    valid=at_least(0),
-)
-MAX_MESSAGE_BYTES = _topic(
-    "max.message.bytes",
-    INT,
-    "The largest record batch, in bytes after compression.",
-    broker.MESSAGE_MAX_BYTES,
-)
-COMPRESSION_TYPE = _topic(
-    "compression.type",
-    broker.COMPRESSION_TYPE.type,
-    "The codec of stored batches; `producer` keeps the producer's codec.",
-    broker.COMPRESSION_TYPE,
-)
-MESSAGE_TIMESTAMP_TYPE = _topic(
-    "message.timestamp.type",
-    broker.LOG_MESSAGE_TIMESTAMP_TYPE.type,
-    "Whether records have the producer's timestamp or the broker's append time.",
+    doc="The maximum random jitter subtracted from `segment.ms`, in milliseconds.")
+SEGMENT_INDEX_BYTES = _topic("segment.index.bytes", INT, broker.LOG_INDEX_SIZE_MAX_BYTES,
+    doc="The maximum size of an index file, in bytes; a full index rolls the segment.")
+INDEX_INTERVAL_BYTES = _topic("index.interval.bytes", INT, broker.LOG_INDEX_INTERVAL_BYTES,
+    doc="How many bytes of records are appended between two index entries.")
+FILE_DELETE_DELAY_MS = _topic("file.delete.delay.ms", LONG, broker.LOG_SEGMENT_DELETE_DELAY_MS,
+    doc="How long the files of a deleted segment stay on disk, in milliseconds.")
+FLUSH_MESSAGES = _topic("flush.messages", LONG, broker.LOG_FLUSH_INTERVAL_MESSAGES,
+    doc="The number of records after which a partition is flushed to disk.")
+FLUSH_MS = _topic("flush.ms", LONG, broker.LOG_FLUSH_INTERVAL_MS,
+    broker.LOG_FLUSH_SCHEDULER_INTERVAL_MS, valid=at_least(0),
+    doc="How long records may stay in memory before they are flushed to disk, in milliseconds.")
+MAX_MESSAGE_BYTES = _topic("max.message.bytes", INT, broker.MESSAGE_MAX_BYTES,
+    doc="The largest record batch, in bytes after compression.")
+COMPRESSION_TYPE = _topic("compression.type", broker.COMPRESSION_TYPE.type, broker.COMPRESSION_TYPE,
+    doc="The codec of stored batches; `producer` keeps the producer's codec.")
+MESSAGE_TIMESTAMP_TYPE = _topic("message.timestamp.type", broker.LOG_MESSAGE_TIMESTAMP_TYPE.type,
     broker.LOG_MESSAGE_TIMESTAMP_TYPE,
-)
-MESSAGE_TIMESTAMP_BEFORE_MAX_MS = _topic(
-    "message.timestamp.before.max.ms",
-    LONG,
-    "How far a record's timestamp may be before the broker's time, in milliseconds.",
+    doc="Whether records have the producer's timestamp or the broker's append time.")
+MESSAGE_TIMESTAMP_BEFORE_MAX_MS = _topic("message.timestamp.before.max.ms", LONG,
     broker.LOG_MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
-)
-MESSAGE_TIMESTAMP_AFTER_MAX_MS = _topic(
-    "message.timestamp.after.max.ms",
-    LONG,
-    "How far a record's timestamp may be after the broker's time, in milliseconds.",
+    doc="How far a record's timestamp may be before the broker's time, in milliseconds.")
+MESSAGE_TIMESTAMP_AFTER_MAX_MS = _topic("message.timestamp.after.max.ms", LONG,
     broker.LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS,
-)
-MIN_INSYNC_REPLICAS = _topic(
-    "min.insync.replicas",
-    INT,
-    "How many replicas must be in sync for acks=all; a partition never needs more than its one.",
-    broker.MIN_INSYNC_REPLICAS,
-)
+    doc="How far a record's timestamp may be after the broker's time, in milliseconds.")
+MIN_INSYNC_REPLICAS = _topic("min.insync.replicas", INT, broker.MIN_INSYNC_REPLICAS,
+    doc="How many replicas must be in sync for acks=all; a partition never needs more than its "
+    "one.")
 
-DELETE_RETENTION_MS = _topic(
-    "delete.retention.ms",
-    LONG,
-    "How long a compacted partition keeps tombstones, in milliseconds.",
-    broker.LOG_CLEANER_DELETE_RETENTION_MS,
-)
-MIN_COMPACTION_LAG_MS = _topic(
-    "min.compaction.lag.ms",
-    LONG,
-    "How long a record stays uncompacted at least in a compacted partition, in milliseconds.",
+DELETE_RETENTION_MS = _topic("delete.retention.ms", LONG, broker.LOG_CLEANER_DELETE_RETENTION_MS,
+    doc="How long a compacted partition keeps tombstones, in milliseconds.")
+MIN_COMPACTION_LAG_MS = _topic("min.compaction.lag.ms", LONG,
     broker.LOG_CLEANER_MIN_COMPACTION_LAG_MS,
-)
-MAX_COMPACTION_LAG_MS = _topic(
-    "max.compaction.lag.ms",
-    LONG,
-    "The age at which a record becomes eligible for compaction at the latest, in milliseconds.",
+    doc="How long a record stays uncompacted at least in a compacted partition, in milliseconds.")
+MAX_COMPACTION_LAG_MS = _topic("max.compaction.lag.ms", LONG,
     broker.LOG_CLEANER_MAX_COMPACTION_LAG_MS,
-)
-MIN_CLEANABLE_DIRTY_RATIO = _topic(
-    "min.cleanable.dirty.ratio",
-    broker.LOG_CLEANER_MIN_CLEANABLE_RATIO.type,
-    "The ratio of dirty log to total log at which a partition is compacted.",
-    broker.LOG_CLEANER_MIN_CLEANABLE_RATIO,
-)
+    doc="The age at which a record becomes eligible for compaction at the latest, in milliseconds.")
+MIN_CLEANABLE_DIRTY_RATIO = _topic("min.cleanable.dirty.ratio",
+    broker.LOG_CLEANER_MIN_CLEANABLE_RATIO.type, broker.LOG_CLEANER_MIN_CLEANABLE_RATIO,
+    doc="The ratio of dirty log to total log at which a partition is compacted.")
 # ------------------------------------------------------------------- configs without any effect
 
-UNCLEAN_LEADER_ELECTION_ENABLE = _topic(
-    "unclean.leader.election.enable",
-    BOOLEAN,
-    "Whether a replica that is not in sync may become the leader.",
+UNCLEAN_LEADER_ELECTION_ENABLE = _topic("unclean.leader.election.enable", BOOLEAN,
     broker.UNCLEAN_LEADER_ELECTION_ENABLE,
-)
-PREALLOCATE = _topic(
-    "preallocate",
-    BOOLEAN,
-    "Whether segment files are allocated at full size when they are created.",
-    broker.LOG_PREALLOCATE,
-)
-COMPRESSION_GZIP_LEVEL = _topic(
-    "compression.gzip.level",
-    INT,
-    "The gzip level for recompression by the broker.",
-    broker.COMPRESSION_GZIP_LEVEL,
-)
-COMPRESSION_LZ4_LEVEL = _topic(
-    "compression.lz4.level",
-    INT,
-    "The lz4 level for recompression by the broker.",
-    broker.COMPRESSION_LZ4_LEVEL,
-)
-COMPRESSION_ZSTD_LEVEL = _topic(
-    "compression.zstd.level",
-    INT,
-    "The zstd level for recompression by the broker.",
-    broker.COMPRESSION_ZSTD_LEVEL,
-)
+    doc="Whether a replica that is not in sync may become the leader.")
+PREALLOCATE = _topic("preallocate", BOOLEAN, broker.LOG_PREALLOCATE,
+    doc="Whether segment files are allocated at full size when they are created.")
+COMPRESSION_GZIP_LEVEL = _topic("compression.gzip.level", INT, broker.COMPRESSION_GZIP_LEVEL,
+    doc="The gzip level for recompression by the broker.")
+COMPRESSION_LZ4_LEVEL = _topic("compression.lz4.level", INT, broker.COMPRESSION_LZ4_LEVEL,
+    doc="The lz4 level for recompression by the broker.")
+COMPRESSION_ZSTD_LEVEL = _topic("compression.zstd.level", INT, broker.COMPRESSION_ZSTD_LEVEL,
+    doc="The zstd level for recompression by the broker.")
 _NO_REPLICATION = "one broker does not replicate"
 _REPLICA = re.compile(r"\d+:\d+")
 _REPLICAS: Valid[tuple[str, ...]] = Valid(
     "* or a list of partition:broker, as 0:1,1:2",
     lambda value: value == ("*",) or all(_REPLICA.fullmatch(item) for item in value),
 )
-LEADER_REPLICATION_THROTTLED_REPLICAS = _topic(
-    "leader.replication.throttled.replicas",
-    LIST,
-    "Replicas whose replication is throttled at the leader.",
-    default=(),
-    valid=_REPLICAS,
-    no_effect=_NO_REPLICATION,
-)
-FOLLOWER_REPLICATION_THROTTLED_REPLICAS = _topic(
-    "follower.replication.throttled.replicas",
-    LIST,
-    "Replicas whose replication is throttled at the follower.",
-    default=(),
-    valid=_REPLICAS,
-    no_effect=_NO_REPLICATION,
-)
+LEADER_REPLICATION_THROTTLED_REPLICAS = _topic("leader.replication.throttled.replicas", LIST,
+    default=(), valid=_REPLICAS, no_effect=_NO_REPLICATION,
+    doc="Replicas whose replication is throttled at the leader.")
+FOLLOWER_REPLICATION_THROTTLED_REPLICAS = _topic("follower.replication.throttled.replicas", LIST,
+    default=(), valid=_REPLICAS, no_effect=_NO_REPLICATION,
+    doc="Replicas whose replication is throttled at the follower.")
+
+# fmt: on
 
 
 class TopicConfig:

@@ -1,9 +1,11 @@
 """Types of setting values: parsing, validation and rendering.
 
-Owns parsing and rendering of single values and the error texts of invalid ones; it must never know
-which settings exist or where a value was set.  The invariant: for every type,
-``parse(render(value)) == value``, so a value from DescribeConfigs can be used in a properties file.
-Echoes Kafka's ``ConfigDef.Type`` and its validators.
+Owns parsing and rendering of single values, among them JAAS configurations (``module required
+name="value" …;``), and the error texts of invalid ones; it must never know which settings exist or
+where a value was set.  The invariant: for every type, ``parse(render(value)) == value``, so a value
+from DescribeConfigs can be used in a properties file; no error repeats a value of a JAAS
+configuration, because most are secrets.  Echoes Kafka's ``ConfigDef.Type``, its validators, and
+``JaasConfig``.
 """
 
 from __future__ import annotations
@@ -340,3 +342,81 @@ def _parse_mechanisms(text: str) -> tuple[str, ...]:
 
 MECHANISM_LIST = SettingType(Kind.LIST, "list", _parse_mechanisms, LIST.render)
 FILE_URL = SettingType(Kind.STRING, "file:///…", _parse_file_url, lambda path: f"{_FILE}//{path}")
+
+
+JAAS_EXAMPLE: Final = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
+)
+_JAAS_FLAGS: Final = ("required", "requisite", "sufficient", "optional")
+
+_JAAS_TOKEN = re.compile(
+    r"""\s*(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<word>[^\s="';]+)|(?P<mark>[=;]))""", re.DOTALL
+)
+
+
+class JaasEntry(NamedTuple):
+    """One login module with its options."""
+
+    module: str
+    flag: str
+    options: tuple[tuple[str, str], ...]
+
+    @property
+    def module_name(self) -> str:
+        """The class without its package."""
+        return self.module.rpartition(".")[2]
+
+    @property
+    def users(self) -> dict[str, str]:
+        """Passwords by user name, from options such as ``user_alice="secret"``."""
+        return {
+            name.removeprefix("user_"): value
+            for name, value in self.options
+            if name.startswith("user_")
+        }
+
+
+def parse_jaas(text: str) -> JaasEntry:
+    """Parse a text with exactly one login module; raise `BadValueError`."""
+    tokens = list(_jaas_tokens(text))
+    if len(tokens) < 3 or tokens[-1] != ";" or tokens[1].lower() not in _JAAS_FLAGS:
+        raise BadValueError(f"must be a JAAS line with one login module, e.g. {JAAS_EXAMPLE}")
+    module, flag, *rest = tokens[:-1]
+    if ";" in rest:
+        raise BadValueError("must have one login module; use a separate setting for each mechanism")
+    options: dict[str, str] = {}
+    for at in range(0, len(rest), 3):
+        name, *pair = rest[at : at + 3]
+        if len(pair) != 2 or pair[0] != "=" or "=" in (name, pair[1]):
+            raise BadValueError(f'must have options as name="value"; the {at // 3 + 1}. has none')
+        options[_unquoted(name)] = _unquoted(pair[1])
+    return JaasEntry(_unquoted(module), flag.lower(), tuple(options.items()))
+
+
+def _jaas_tokens(text: str) -> list[str]:
+    found, at = [], 0
+    text = text.rstrip()
+    while at < len(text):
+        match = _JAAS_TOKEN.match(text, at)
+        if match is None:
+            raise BadValueError(f"must be a JAAS line, e.g. {JAAS_EXAMPLE}; a quote is not closed")
+        found.append(match.group().strip())
+        at = match.end()
+    return found
+
+
+def _unquoted(token: str) -> str:
+    return re.sub(r"\\(.)", r"\1", token[1:-1], flags=re.DOTALL) if token[0] == '"' else token
+
+
+def _quoted(value: str) -> str:
+    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+
+
+def render_jaas(entry: JaasEntry) -> str:
+    """Render a login module as text."""
+    options = "".join(f" {name}={_quoted(value)}" for name, value in entry.options)
+    return f"{entry.module} {entry.flag}{options};"
+
+
+JAAS: SettingType[JaasEntry] = SettingType(Kind.PASSWORD, "JAAS line", parse_jaas, render_jaas)

@@ -12,12 +12,15 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from minibroker.broker.groups.state_log import StateLog
+from minibroker.broker.groups.state_log import StateLog, StateLogs
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.metadata.placement import transaction_partition
-from minibroker.broker.transactions.metadata import TransactionMetadata
-from minibroker.broker.transactions.records import TransactionEntry, decode_transaction
+from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC
+from minibroker.broker.transactions.metadata import (
+    TransactionEntry,
+    TransactionMetadata,
+    decode_transaction,
+)
 from minibroker_protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
@@ -35,7 +38,7 @@ LOG_ERRORS = {
 """Errors of a log as clients get them from the coordinator."""
 
 
-class TransactionManager:
+class TransactionManager(StateLogs[StateLog]):
     """States by transactional id.
 
     ``open_partition`` returns a partition of ``__transaction_state``. It is called once per
@@ -50,19 +53,11 @@ class TransactionManager:
         open_partition: Callable[[int], Partition],
         transaction_version: Callable[[], int],
     ) -> None:
+        super().__init__(
+            TRANSACTION_STATE_TOPIC, partitions, lambda at: StateLog(open_partition(at))
+        )
         self.transactions: dict[str, TransactionMetadata] = {}
-        self.unloaded: dict[int, str] = {}
-        """Partitions whose log could not be opened, each with the error."""
-        self._partitions = partitions
-        self._open_partition = open_partition
         self._transaction_version = transaction_version
-        self._logs: dict[int, StateLog] = {}
-
-    def _log(self, partition: int) -> StateLog:
-        log = self._logs.get(partition)
-        if log is None:
-            log = self._logs[partition] = StateLog(self._open_partition(partition))
-        return log
 
     def load(self, partitions: Iterable[int]) -> list[str]:
         """Load the transactional ids of the partitions; return those that were loaded.
@@ -70,12 +65,7 @@ class TransactionManager:
         A partition whose log cannot be opened remains in ``unloaded``.
         """
         loaded: dict[str, TransactionMetadata] = {}
-        for partition in partitions:
-            try:
-                log = self._log(partition)
-            except LogError as error:
-                self.unloaded[partition] = error.text
-                continue
+        for _, log in self.open_logs(partitions):
             for batch in log.batches():
                 if batch.header.is_control:
                     continue
@@ -83,21 +73,12 @@ class TransactionManager:
                     loaded.pop(entry.transactional_id, None)
                     if entry.metadata is not None:
                         loaded[entry.transactional_id] = entry.metadata
-            self.unloaded.pop(partition, None)
         self.transactions |= loaded
         return list(loaded)
 
-    def partition_of(self, transactional_id: str) -> int:
-        """The partition of ``__transaction_state`` that stores the id."""
-        return transaction_partition(transactional_id, self._partitions)
-
-    def is_loaded(self, transactional_id: str) -> bool:
-        """Whether the partition of this id is loaded."""
-        return not self.unloaded or self.partition_of(transactional_id) not in self.unloaded
-
     def coordinator_epoch(self, transactional_id: str) -> int:
         """The leader epoch of the partition that stores the id, by which markers are fenced."""
-        return self._log(self.partition_of(transactional_id)).leader_epoch
+        return self.log_of(transactional_id).leader_epoch
 
     def store(
         self, transactional_id: str, metadata: TransactionMetadata | None, now_ms: int
@@ -115,9 +96,8 @@ class TransactionManager:
             )
             return ErrorCode.POLICY_VIOLATION
         entry = TransactionEntry(transactional_id, metadata)
-        partition = self.partition_of(transactional_id)
         try:
-            log = self._log(partition)
+            log = self.log_of(transactional_id)
             log.append([entry.encode(self._transaction_version())], now_ms=now_ms)
         except LogError as error:
             _logger.warning("transactional id %r could not be written: %s", transactional_id, error)
@@ -128,17 +108,7 @@ class TransactionManager:
             self.transactions[transactional_id] = metadata
         return ErrorCode.NONE
 
-    def unload(self) -> dict[int, StateLog]:
-        """Remove all transactional ids and release the logs, which are returned unchanged."""
+    def remove_all(self, *, clear: bool) -> None:
+        """Remove all transactional ids and release the logs, which are cleared or kept."""
         self.transactions.clear()
-        self.unloaded.clear()
-        logs, self._logs = self._logs, {}
-        return logs
-
-    def clear(self) -> None:
-        """Remove all transactional ids and clear and release the logs."""
-        for partition, log in self.unload().items():
-            try:
-                log.clear()
-            except OSError as error:
-                _logger.warning("__transaction_state-%d cannot be cleared: %s", partition, error)
+        self.release_logs(clear=clear)

@@ -26,13 +26,13 @@ from minibroker.broker.groups.hooks import (
     OnState,
 )
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transaction_markers import TransactionMarker
-from minibroker.broker.settings import (
+from minibroker.broker.log.transactions import TransactionMarker
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import (
     TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS,
     TRANSACTION_MAX_TIMEOUT_MS,
     TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS,
     TRANSACTIONAL_ID_EXPIRATION_MS,
-    Settings,
 )
 from minibroker.broker.transactions.manager import TransactionManager
 from minibroker.broker.transactions.marker_queue import MarkerQueue, PartitionsById
@@ -47,10 +47,8 @@ from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
     InitProducer,
-    MarkersWritten,
     ProducerIdAndEpoch,
     TransactionDecision,
-    TransactionTimedOut,
     VerifyPartitions,
     add_partitions,
     end_transaction,
@@ -186,10 +184,7 @@ class TransactionService:
         """Remove all transactional ids, and release the logs, which are cleared or kept."""
         self._queue.clear()
         self._failed.clear()
-        if keep_logs:
-            self._manager.unload()
-        else:
-            self._manager.clear()
+        self._manager.remove_all(clear=not keep_logs)
 
     async def hold_markers(self) -> None:
         """Send no markers until `release_markers`; return when those that were sent are noted."""
@@ -370,7 +365,7 @@ class TransactionService:
         metadata: TransactionMetadata,
         partitions: frozenset[TopicPartition],
     ) -> bool:
-        decision = markers_written(metadata, MarkersWritten(partitions), self._env.wall_ms())
+        decision = markers_written(metadata, partitions, self._env.wall_ms())
         return self._carry_out(transactional_id, decision) is ErrorCode.NONE
 
     async def _run_markers(self, nursery: trio.Nursery) -> None:
@@ -486,15 +481,15 @@ class TransactionService:
         metadata = self._get(transactional_id)
         if metadata is None:
             return TransactionDecision()
-        event = TransactionTimedOut(self._env.transaction_version())
-        return time_out(metadata, event, self._env.wall_ms(), new_producer_id)
+        version = self._env.transaction_version()
+        return time_out(metadata, version, self._env.wall_ms(), new_producer_id)
 
     async def expire(self, transactional_id: str) -> ErrorCode:
         """Abort an ongoing transaction now as if it had timed out; return the error."""
-        event = TransactionTimedOut(self._env.transaction_version())
+        version = self._env.transaction_version()
         answer = await self._answer(
             transactional_id,
-            lambda new: expire(self._get(transactional_id), event, self._env.wall_ms(), new),
+            lambda new: expire(self._get(transactional_id), version, self._env.wall_ms(), new),
         )
         return answer.error
 

@@ -67,18 +67,6 @@ class EndTransaction(NamedTuple):
     client_version: int
 
 
-class TransactionTimedOut(NamedTuple):
-    """The timeout of an ongoing transaction has passed."""
-
-    server_version: int
-
-
-class MarkersWritten(NamedTuple):
-    """The markers of these partitions are in their logs, or their topics are deleted."""
-
-    partitions: frozenset[TopicPartition]
-
-
 class TransactionDecision(NamedTuple):
     """The answer, and what to do before it is given."""
 
@@ -344,19 +332,22 @@ def is_timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
 
 def time_out(
     metadata: TransactionMetadata,
-    event: TransactionTimedOut,
+    server_version: int,
     now_ms: int,
     new_producer_id: int | None = None,
 ) -> TransactionDecision:
-    """Abort a transaction that ``is_timed_out``, and fence its producer."""
+    """Abort a transaction that ``is_timed_out``, and fence its producer.
+
+    ``server_version`` is the transaction version of the cluster, here and in ``expire``.
+    """
     if not is_timed_out(metadata, now_ms):
         return TransactionDecision()
-    return _fence(metadata, event.server_version, now_ms, new_producer_id)
+    return _fence(metadata, server_version, now_ms, new_producer_id)
 
 
 def expire(
     metadata: TransactionMetadata | None,
-    event: TransactionTimedOut,
+    server_version: int,
     now_ms: int,
     new_producer_id: int | None = None,
 ) -> TransactionDecision:
@@ -367,14 +358,17 @@ def expire(
         return CONCURRENT
     if metadata.state is not TransactionState.ONGOING:
         return INVALID_STATE
-    return _fence(metadata, event.server_version, now_ms, new_producer_id)
+    return _fence(metadata, server_version, now_ms, new_producer_id)
 
 
 def markers_written(
-    metadata: TransactionMetadata, event: MarkersWritten, now_ms: int
+    metadata: TransactionMetadata, partitions: frozenset[TopicPartition], now_ms: int
 ) -> TransactionDecision:
-    """Complete the transaction when no partition lacks its marker."""
-    left = metadata.partitions - event.partitions
+    """Complete the transaction when no partition lacks its marker.
+
+    The markers of ``partitions`` are in their logs, or their topics are deleted.
+    """
+    left = metadata.partitions - partitions
     if left:
         return TransactionDecision(keep=metadata._replace(partitions=left))
     return TransactionDecision(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import PROCESSOR, WORKER, note_state, role_name
-from minibroker.broker.settings import JOURNAL_MAX_BYTES
+from minibroker.broker.settings.definitions import JOURNAL_MAX_BYTES
 
 if TYPE_CHECKING:
     from minibroker.broker.apis.base import ControllerScope

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, TypeAli
 from minibroker import __version__
 from minibroker.broker.metadata.store.tree import UnavailableError
 from minibroker.broker.metrics.conditions import Condition, ConditionKind
-from minibroker.broker.metrics.totals import Totals
+from minibroker.broker.metrics.exposition import Totals
 from minibroker.broker.process.environment import RECORDER
 from minibroker.broker.process.messages import ConditionsRequest, MetricsRequest
 from minibroker.lab.control.groups import group_overviews

@@ -11,22 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from minibroker.broker.metadata.placement import group_owner
 from minibroker.broker.process.messages import GroupsRequest
-from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.broker.settings.definitions import OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.lab.control.operation import UNAVAILABLE, ApiOperation
 from minibroker.lab.control.topics import get_topic
 from minibroker.lab.errors import NotFound, Unavailable
 from minibroker.lab.schema import Doc
-from minibroker_protocol.compiler import decode
-from minibroker_protocol.errors import DecodeError
-from minibroker_protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 
 if TYPE_CHECKING:
     from minibroker.broker.groups.description import GroupDescription, GroupOverview
     from minibroker.lab.control.broker import ControlledBroker
-
-CONSUMER_PROTOCOL: Final = "consumer"
-NEWEST_ASSIGNMENT: Final = 3
-"""Later versions only append fields, so they are read as this version."""
 
 
 class GroupSummary(NamedTuple):
@@ -114,7 +107,7 @@ async def get_group(broker: ControlledBroker, group_id: str) -> GroupView:
     group: GroupDescription | None = answers[coordinator]
     if group is None:
         raise NotFound("GROUP_ID_NOT_FOUND", f"there is no group {group_id!r}")
-    ends = await _log_ends(broker, {offset.topic for offset in group.offsets})
+    ends = await _log_ends(broker, {topic for topic, _, _ in group.offsets})
     return GroupView(
         group_id=group.group_id,
         state=group.state,
@@ -129,7 +122,7 @@ async def get_group(broker: ControlledBroker, group_id: str) -> GroupView:
                 member.group_instance_id,
                 member.client_id,
                 member.client_host,
-                tuple(_assigned(group.protocol_type, member.assignment)),
+                tuple(AssignedTopic(*assigned) for assigned in member.partitions),
             )
             for member in group.members
         ),
@@ -146,26 +139,13 @@ async def _log_ends(broker: ControlledBroker, topics: set[str]) -> dict[tuple[st
     return ends
 
 
-def _assigned(protocol_type: str, assignment: bytes) -> Iterator[AssignedTopic]:
-    """The assignment of a member that uses the consumer protocol."""
-    if protocol_type != CONSUMER_PROTOCOL or len(assignment) < 2:
-        return
-    version = min(int.from_bytes(assignment[:2], "big"), NEWEST_ASSIGNMENT)
-    try:
-        given = decode(ConsumerProtocolAssignment, version, assignment, 2)
-    except DecodeError:
-        return  # The group's leader sent something that is not an assignment.
-    for topic in given.assigned_partitions:
-        yield AssignedTopic(topic.topic, tuple(topic.partitions))
-
-
 def _committed(
     group: GroupDescription, ends: dict[tuple[str, int], int]
 ) -> Iterator[CommittedOffsetView]:
-    for at in group.offsets:
-        end = ends.get((at.topic, at.partition))
-        lag = None if end is None else max(end - at.offset, 0)
-        yield CommittedOffsetView(at.topic, at.partition, at.offset, at.metadata, end, lag)
+    for topic, partition, committed in group.offsets:
+        end = ends.get((topic, partition))
+        lag = None if end is None else max(end - committed.offset, 0)
+        yield CommittedOffsetView(topic, partition, committed.offset, committed.metadata, end, lag)
 
 
 GROUP_OPERATIONS: Final = (

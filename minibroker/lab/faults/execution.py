@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from minibroker.broker.apis.base import CloseConnection
-from minibroker.broker.log.slices import FileSlice
+from minibroker.broker.log.log import FileSlice
 from minibroker.broker.network.interception import InterceptorDisconnect
 from minibroker.lab.faults.actions import AFTER, BEFORE, BROKER_ACTIONS, ENTITY_FIELDS, MIDDLE
 from minibroker.lab.faults.course import NO_EFFECT, FaultCourse

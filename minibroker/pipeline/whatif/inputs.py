@@ -13,17 +13,16 @@ from pathlib import Path
 
 from minibroker.broker.metadata.quotas import defaults
 from minibroker.broker.quotas.file import QuotaFileError, parse
-from minibroker.broker.settings import (
+from minibroker.broker.settings import ConfigError, Settings
+from minibroker.broker.settings.definitions import (
     CONNECTION_IP_THROTTLE_RECHECK,
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
+    DELAY,
     QUOTA_THROTTLE_MODE,
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
-    ConfigError,
-    Settings,
 )
-from minibroker.broker.settings.definitions import DELAY
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 

@@ -23,14 +23,13 @@ from minibroker.broker.apis.base import CONTROLLER, Api, Caller, Context, Mutato
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache
 from minibroker.broker.apis.fetch_watches import FetchWatches
 from minibroker.broker.apis.transaction_parts import AddPartitionsPart, PartitionsToAdd
-from minibroker.broker.groups.limits import GroupLimits
+from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.config import LogConfig
-from minibroker.broker.log.log import Log
+from minibroker.broker.log.log import FileSlice, Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.replica_manager import Partition, ReplicaManager
 from minibroker.broker.log.segment import SegmentFiles
-from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.image import Image, Update, apply_update
 from minibroker.broker.metadata.placement import (
@@ -46,8 +45,8 @@ from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.quotas.manager import ClientQuotaManager
 from minibroker.broker.roles.io_worker import Purgatory
 from minibroker.broker.security.principal import ANONYMOUS
-from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
-from minibroker.broker.settings.definitions import NODE_ID
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import NODE_ID, OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.broker.settings.dynamic import Configs, DynamicSettings
 from minibroker.broker.telemetry.instances import ClientInstances
 from minibroker.runtime.arena import ArenaRef

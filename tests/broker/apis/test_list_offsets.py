@@ -17,7 +17,7 @@ from minibroker.broker.apis.list_offsets import (
     MAX_TIMESTAMP,
     STEP_SEARCHES_MAX,
 )
-from minibroker.broker.log.batch_search import SEARCH_STEP_RECORDS_MAX
+from minibroker.broker.log.segment import SEARCH_STEP_RECORDS_MAX
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import ErrorCode

@@ -16,9 +16,8 @@ from minibroker.broker.apis.partition_fetch import (
 )
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.leader_epochs import EpochEnd
-from minibroker.broker.log.log import Log
+from minibroker.broker.log.log import FileSlice, Log
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.slices import FileSlice
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.fetch import FetchPartition
 from minibroker_protocol.records import Record, build_batch

@@ -10,7 +10,7 @@ import pytest
 from minibroker.broker.apis.base import SingleScope
 from minibroker.broker.apis.single_fetch import COPIED_BYTES_MAX, execute_single
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.slices import FileSlice
+from minibroker.broker.log.log import FileSlice
 from minibroker_protocol.errors import ErrorCode
 
 TOPIC_ID = b"i" * 16

@@ -8,15 +8,15 @@ from random import Random
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.controller.config_changes import (
+from minibroker.broker.controller.store_changes import (
     NOTIFICATION_RETENTION_S,
     AclChanges,
     PrefixedAclChanges,
 )
+from minibroker.broker.metadata.acls import ACL_CHANGES, acl_path, encode_acl_change, encode_acls
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.image import Image, Update, apply_update
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
-from minibroker.broker.metadata.stored_acls import CHANGES, encode, encode_change, path_of
 from minibroker.broker.security.acl import (
     AclRule,
     Operation,
@@ -46,13 +46,15 @@ class ControllerWithStore:
             self.image = apply_update(self.image, update)
 
     async def write(self, pattern: Pattern, data: bytes | None = None) -> None:
-        path = path_of(pattern)
+        path = acl_path(pattern)
         await self.store.ensure(path.rpartition("/")[0])
-        await self.store.create(path, encode([RULE]) if data is None else data)
+        await self.store.create(path, encode_acls([RULE]) if data is None else data)
 
     async def write_notification(self, pattern: Pattern, data: bytes | None = None) -> None:
-        notice = encode_change(pattern) if data is None else data
-        await self.store.create(f"{CHANGES[pattern.type]}/acl_changes_", notice, sequential=True)
+        notice = encode_acl_change(pattern) if data is None else data
+        await self.store.create(
+            f"{ACL_CHANGES[pattern.type]}/acl_changes_", notice, sequential=True
+        )
         await wait_all_tasks_blocked()
 
 
@@ -82,7 +84,7 @@ async def test_both_trees_are_followed(nursery: trio.Nursery) -> None:
     await controller.write(PREFIXED)
     await controller.write_notification(PREFIXED)
     assert controller.image.acls == {LITERAL: (RULE,), PREFIXED: (RULE,)}
-    await controller.store.delete(path_of(LITERAL))
+    await controller.store.delete(acl_path(LITERAL))
     await controller.write_notification(LITERAL)
     assert controller.image.acls == {PREFIXED: (RULE,)}
 
@@ -92,7 +94,7 @@ async def test_unreadable_acl_node_keeps_current_acls(nursery: trio.Nursery) -> 
     await start_watching(controller, nursery)
     await controller.write(LITERAL)
     await controller.write_notification(LITERAL)
-    await controller.store.set(path_of(LITERAL), b"nonsense")
+    await controller.store.set(acl_path(LITERAL), b"nonsense")
     await controller.write_notification(LITERAL)
     await controller.write_notification(LITERAL, b"nonsense")
     assert controller.image.acls == {LITERAL: (RULE,)}
@@ -113,4 +115,4 @@ async def test_old_notices_are_removed(nursery: trio.Nursery, autojump_clock: Mo
     await controller.write_notification(LITERAL)
     await trio.sleep(NOTIFICATION_RETENTION_S + 1)
     await controller.write_notification(LITERAL)
-    assert len(await controller.store.children(CHANGES[PatternType.LITERAL])) == 1
+    assert len(await controller.store.children(ACL_CHANGES[PatternType.LITERAL])) == 1

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.controller.config_changes import NOTIFICATION_RETENTION_S, ConfigChanges
+from minibroker.broker.controller.store_changes import NOTIFICATION_RETENTION_S, ConfigChanges
 from minibroker.broker.metadata.configs import Alteration, ConfigOperation, Op
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.image import Image, Update, apply_update

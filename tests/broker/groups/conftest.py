@@ -35,7 +35,7 @@ from minibroker.broker.groups.events import (
     SyncResult,
     TimePassed,
 )
-from minibroker.broker.groups.limits import GroupLimits
+from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.records import GroupEntry, GroupMetadataValue
 from minibroker.broker.groups.states import GroupState
 from minibroker.broker.log.config import LogConfig

@@ -21,7 +21,7 @@ from minibroker.broker.groups.events import (
     SyncResult,
     TimePassed,
 )
-from minibroker.broker.groups.limits import (
+from minibroker.broker.groups.group import (
     MEMBER_METADATA_BYTES_MAX,
     PENDING_MEMBERS_MAX,
     GroupLimits,

@@ -17,7 +17,7 @@ from minibroker.broker.groups.events import (
     Persisted,
     TimePassed,
 )
-from minibroker.broker.groups.limits import GroupLimits
+from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.states import GroupState
 from minibroker_protocol.errors import ErrorCode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING
 
-from minibroker.broker.groups.description import OffsetDescription, describe, overview
+from minibroker.broker.groups.description import describe, overview
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.messages.consumer_protocol import (
@@ -31,7 +31,13 @@ def test_describe_stable_group_contains_members_and_offsets(play: Playbook) -> N
     assert shown.members[0].client_host == "/1.2.3.4"
     assert shown.members[0].metadata == b"r"
     assert shown.members[0].partitions == (("t", (0, 2)),)
-    assert shown.offsets == (OffsetDescription("t", 0, 5, 6, "m", 7),)
+    assert shown.offsets == (("t", 0, CommittedOffset(5, 6, "m", 7)),)
+    member.assignment = b"\0\1\xff\xff"  # The group's leader sent no assignment.
+    assert describe(play.group, full=True).members[0].partitions == ()
+    member.assignment = b"\0\x09" + encode(assignment, 3)  # Later versions only append fields.
+    assert describe(play.group, full=True).members[0].partitions == (("t", (0, 2)),)
+    play.group.protocol_type = "connect"
+    assert describe(play.group, full=True).members[0].partitions == ()
     short = describe(play.group, full=False)
     assert short.offsets == ()
     assert short.members[0].partitions == ()

@@ -24,12 +24,12 @@ from minibroker.broker.groups.events import (
     Persist,
     Persisted,
 )
-from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.group import MEMBERS_MAX, Group, GroupLimits
 from minibroker.broker.groups.group_manager import GROUP_TYPES
-from minibroker.broker.groups.limits import GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.metadata.placement import offsets_partition
+from minibroker.broker.settings import Settings
 from minibroker_protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -220,7 +220,6 @@ async def test_toy_group_with_members_and_offsets_survives_crash(toys: Toys) -> 
     assert toys.commit(1) is ErrorCode.NONE
     toys.restart()
     assert toys.service.list_groups() == [("g", "toys", "Playing", 1, 1, 1, "toy")]
-    assert toys.service.statistics().by_state == {"Playing": 1}
     table = toys.service.committed("g")
     assert not isinstance(table, ErrorCode)
     assert [each for *each, _ in table] == [["t", 0]]
@@ -288,3 +287,36 @@ async def test_classic_requests_to_toy_group_are_rejected(toys: Toys, say: type[
 def error_of(result: object) -> object:
     """The error of a request that is answered immediately."""
     return getattr(result, "error", None)
+
+
+def test_limits_are_read_from_settings() -> None:
+    pairs = {
+        "group.min.session.timeout.ms": "7",
+        "group.max.session.timeout.ms": "8",
+        "group.max.size": "9",
+        "group.initial.rebalance.delay.ms": "1500",
+        "offset.metadata.max.bytes": "10",
+        "offsets.retention.minutes": "2",
+        "offsets.retention.check.interval.ms": "3000",
+    }
+    settings = Settings.from_sources(pairs=[f"{key}={value}" for key, value in pairs.items()])
+    assert GroupLimits.from_settings(settings) == GroupLimits(
+        session_timeout_ms_min=7,
+        session_timeout_ms_max=8,
+        members_max=9,
+        initial_rebalance_delay_s=1.5,
+        offset_metadata_bytes_max=10,
+        offsets_retention_ms=120_000,
+        retention_check_interval_s=3.0,
+    )
+
+
+def test_group_size_is_limited_without_setting() -> None:
+    assert GroupLimits.from_settings(Settings.from_sources()).members_max == MEMBERS_MAX
+
+
+def test_contradictory_settings_are_rejected() -> None:
+    with pytest.raises(ValueError, match="lower the first or raise the second"):
+        GroupLimits(session_timeout_ms_min=10, session_timeout_ms_max=9)
+    with pytest.raises(ValueError, match="above 0"):
+        GroupLimits(members_max=0)

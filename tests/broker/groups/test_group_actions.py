@@ -19,7 +19,7 @@ from minibroker.broker.groups.events import (
     RebalanceRequested,
     SyncResult,
 )
-from minibroker.broker.groups.limits import GroupLimits
+from minibroker.broker.groups.group import GroupLimits
 from minibroker_protocol.errors import ErrorCode
 from tests.broker.groups.test_service import Worker, gather, settled
 

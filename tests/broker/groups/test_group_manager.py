@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from minibroker.broker.groups import group_manager as manager_module
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.events import Moment
+from minibroker.broker.groups.group import EXTRA_TIMERS_MAX, TIMERS_PER_GROUP_MAX, GroupLimits
 from minibroker.broker.groups.group_manager import GroupManager, GroupTimers
-from minibroker.broker.groups.limits import EXTRA_TIMERS_MAX, TIMERS_PER_GROUP_MAX, GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.records import GroupEntry
 from minibroker.broker.groups.states import GroupState
@@ -89,8 +89,8 @@ def test_deleted_offsets_remain_deleted_after_crash(manager: GroupManager, disk:
 
 def test_clear_removes_groups_and_allows_new_ones(manager: GroupManager, disk: Disk) -> None:
     manager.commit(made(manager, "g"), ONE, 1)
-    manager.clear()
-    assert manager.offsets_logs == {}
+    manager.remove_all(clear=True)
+    assert manager.logs == {}
     manager.commit(made(manager, "h"), ONE, 3)
     assert set(reloaded(disk)) == {"h"}
 
@@ -101,7 +101,7 @@ def test_groups_survive_compaction(manager: GroupManager, disk: Disk) -> None:
     many = {("t", number): CommittedOffset(number, -1, "", 1) for number in range(500)}
     for _ in range(60):
         manager.commit(group, many, 1)
-    log = manager.offsets_log("g").log
+    log = manager.log_of("g").log
     assert len(log.segments) > 1
     group.generation = 99  # a rebalance in progress is not stored
     disk.compact(offsets_partition("g", 50))
@@ -140,7 +140,7 @@ def test_failed_write_changes_nothing(manager: GroupManager, disk: Disk) -> None
     def refuse(*_: object, **__: object) -> None:
         raise full
 
-    manager.offsets_log("g").log.append_prepared = refuse  # type: ignore[method-assign, assignment]
+    manager.log_of("g").log.append_prepared = refuse  # type: ignore[method-assign, assignment]
     gone = ErrorCode.NOT_COORDINATOR
     more = {("t", 1): CommittedOffset(1, -1, "", 1)}
     assert manager.commit(group, more, 1) == {("t", 1): gone}
@@ -155,13 +155,13 @@ def test_log_that_cannot_be_cleared_is_reported(
     manager: GroupManager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager.commit(made(manager, "g"), ONE, 1)
-    log = manager.offsets_log("g").log
+    log = manager.log_of("g").log
 
     def refuse(_offset: int) -> int:
         raise OSError("no space left")
 
     monkeypatch.setattr(log, "delete_records", refuse)
-    manager.clear()
+    manager.remove_all(clear=True)
     assert manager.groups == {}
     (kept,) = caplog.messages
     assert "cannot be cleared" in kept
@@ -201,7 +201,7 @@ def test_any_failure_to_write_a_group_is_an_error_code_for_its_members(
     manager: GroupManager, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     group = made(manager, "g")
-    offsets_log = manager.offsets_log("g")
+    offsets_log = manager.log_of("g")
 
     def fail(*_: object, **__: object) -> None:
         raise error

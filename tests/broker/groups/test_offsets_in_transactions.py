@@ -9,10 +9,10 @@ import pytest
 import trio
 
 from minibroker.broker.groups.events import CommitRequested
-from minibroker.broker.groups.limits import GroupLimits
+from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
-from minibroker.broker.groups.offsets_log import OffsetsTransaction
 from minibroker.broker.groups.service import GroupService
+from minibroker.broker.groups.state_log import OffsetsTransaction
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.metadata.placement import offsets_partition
 from minibroker_protocol.control_records import EndTransactionMarker

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from minibroker.broker.groups import group_manager as manager_module
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.events import JoinResult, LeavingMember, Moment, SyncResult
-from minibroker.broker.groups.limits import GroupLimits
+from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
 from minibroker.broker.groups.service import GroupService, report_transitions
 from minibroker.broker.groups.states import GroupState, StateTransition, TransitionCause
@@ -140,7 +140,7 @@ async def test_join_waits_for_members_and_sync_for_leader(
         assert synced.assignment == leader.member_id.encode()
         assert waited.assignment == other.member_id.encode()
         assert worker.beat(leader) is OK
-        assert worker.groups.statistics().waiting == 0
+        assert not worker.groups._parked
 
 
 async def test_changed_states_are_reported(autojump_clock: MockClock, worker: Worker) -> None:
@@ -213,7 +213,7 @@ async def test_cancelled_waiter_is_removed(autojump_clock: MockClock, worker: Wo
     async with worker.running():
         with trio.move_on_after(1):
             await worker.join(client_id="a")
-        assert worker.groups.statistics().waiting == 0
+        assert not worker.groups._parked
         joined = await worker.join(client_id="b")
         assert worker.groups.list_groups()[0].members == 2
         assert joined.generation == 1
@@ -414,7 +414,7 @@ async def test_reset_removes_groups_and_rejects_waiters(
             await trio.testing.wait_all_tasks_blocked()
             assert worker.groups.reset() == 1
         assert worker.groups.list_groups() == []
-        assert worker.groups.statistics().offsets_logs == 0
+        assert not worker.groups._manager.logs
         worker.commit(u=1)
         assert (await worker.join()).generation == 1
     worker.groups = worker.start()
@@ -426,7 +426,7 @@ async def test_full_disk_is_reported_and_group_continues(
 ) -> None:
     async with worker.running():
         joined = await worker.join()
-        log = worker.groups._manager.offsets_log("g").log
+        log = worker.groups._manager.log_of("g").log
 
         def refuse(*_: object, **__: object) -> None:
             raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
@@ -462,19 +462,6 @@ async def test_names_from_clients_are_escaped_in_log(
         await worker.join(client_id="a\nforged line", reason="x" * 30_000)
     assert caplog.messages
     assert all(len(line) < 1100 and line.isprintable() for line in caplog.messages)
-
-
-async def test_statistics_count_groups_members_and_offsets(
-    autojump_clock: MockClock, worker: Worker
-) -> None:
-    async with worker.running():
-        leader, _ = await worker.pair()
-        worker.commit(leader, t=1)
-        found = worker.groups.statistics()
-    assert (found.groups, found.members, found.offsets) == (1, 2, 1)
-    assert found.by_state == {"Stable": 1}
-    assert found.offsets_logs == 1
-    assert found.offsets_log_bytes > 0
 
 
 async def test_same_seed_gives_same_ids(autojump_clock: MockClock, disk: Disk, say: Any) -> None:

@@ -9,8 +9,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.groups.events import JoinResult
+from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.hooks import REBALANCE
-from minibroker.broker.groups.limits import GroupLimits
 from tests.broker.groups.held import TestHoldPoints
 from tests.broker.groups.test_service import Worker
 

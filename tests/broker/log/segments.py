@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from minibroker.broker.log.batch_search import TimestampOffset
-from minibroker.broker.log.segment import ActiveSegment, Segment
+from minibroker.broker.log.segment import ActiveSegment, Segment, TimestampOffset
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.records import Record, build_batch, parse_batch_header
 

@@ -1,3 +1,5 @@
+"""Tests."""
+
 from __future__ import annotations
 
 import os
@@ -7,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker.log.checkpoint import (
+    CLEANER_CHECKPOINT,
     Checkpoint,
     claim_directory,
+    has_cleaner_checkpoint,
     read_checkpoint,
+    read_cleaner_checkpoint,
     read_topic_id,
     write_checkpoint,
+    write_cleaner_checkpoint,
     write_topic_id,
 )
 from minibroker.broker.log.errors import LogError
@@ -98,3 +104,19 @@ def test_claim_completes_interrupted_write_of_topic_id(tmp_path: Path) -> None:
     (tmp_path / "partition.metadata.tmp").touch()
     claim_directory(str(tmp_path), bytes(range(16)))
     assert read_topic_id(str(tmp_path)) == bytes(range(16))
+
+
+def test_checkpoint_has_kafka_format(tmp_path: Path) -> None:
+    directory = str(tmp_path)
+    assert not has_cleaner_checkpoint(directory)
+    assert read_cleaner_checkpoint(directory) is None
+    write_cleaner_checkpoint(directory, "t", 3, 42)
+    assert (tmp_path / CLEANER_CHECKPOINT).read_text() == "0\n1\nt 3 42\n"
+    assert read_cleaner_checkpoint(directory) == 42
+
+
+@pytest.mark.parametrize("text", ["", "1\n1\nt 3 42\n", "0\n1\nt 3\n", "0\n2\nt 3 4\n", "\xff"])
+def test_damaged_checkpoint_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / CLEANER_CHECKPOINT).write_bytes(text.encode("latin-1"))
+    assert read_cleaner_checkpoint(str(tmp_path)) is None
+    assert has_cleaner_checkpoint(str(tmp_path))

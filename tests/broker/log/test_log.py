@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.log.appended import Appended
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.log import Log, Origin, TimestampOffset
+from minibroker.broker.log.log import (
+    Appended,
+    DroppedSegments,
+    FileSlice,
+    Log,
+    LogSegments,
+    Origin,
+    TimestampOffset,
+    count_expired,
+)
+from minibroker.broker.log.paths import LOG, SNAPSHOT, offset_file
+from minibroker.broker.log.segment import (
+    ActiveSegment,
+    SegmentExtent,
+    SegmentFiles,
+)
+from minibroker.broker.log.transactions import AbortedTransaction
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import (
@@ -442,3 +460,228 @@ def test_directory_of_other_topic_id_is_rejected(tmp_path: Path) -> None:
     assert caught.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
     text = (tmp_path / "t-0" / "partition.metadata").read_text()
     assert text.startswith("version: 0\ntopic_id: MTExMTEx")
+
+
+FILES = SegmentFiles()
+
+
+def active(directory: Path, base_offset: int, batches: int) -> ActiveSegment:
+    segment = ActiveSegment(str(directory), base_offset, FILES, now_ms=0)
+    for offset in range(base_offset, base_offset + batches):
+        batch = build_batch([Record(timestamp=offset, value=b"v")], base_offset=offset)
+        segment.write(b"", memoryview(batch))
+        segment.record_batch(offset, offset, len(batch), offset, index_interval_bytes=1)
+    return segment
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> LogSegments:
+    """Segments of offsets 0 to 2, 3 to 5 and 6 to 8, one batch an offset."""
+    made = LogSegments([], active(tmp_path, 0, 3))
+    for base_offset in (3, 6):
+        made.active.finish_indexes()
+        made.roll_to(active(tmp_path, base_offset, 3))
+    return made
+
+
+def test_segments_are_adjacent(segments: LogSegments) -> None:
+    assert segments.base_offsets == (0, 3, 6)
+    assert [segment.next_offset for segment in segments] == [3, 6, 9]
+    assert len(segments) == 3
+    assert segments.size == sum(segment.size for segment in segments)
+    assert [segments.next_base_offset(offset) for offset in (0, 3, 5, 8)] == [3, 6, 6, None]
+
+
+def test_read_stays_within_segment_and_before_end(segments: LogSegments) -> None:
+    segment, piece = segments.read(1, 1 << 20, None, min_one=True)
+    batch = segment.size // 3
+    assert (piece.path, piece.position, piece.length) == (segment.path, batch, 2 * batch)
+    _, piece = segments.read(3, 1 << 20, 4, min_one=True)
+    assert (piece.position, piece.length) == (0, batch)
+
+
+def test_removed_segments_are_the_first_ones(segments: LogSegments) -> None:
+    assert segments.remove_first(2) == [0, 3]
+    assert segments.base_offsets == (6,)
+
+
+def test_record_is_found_by_timestamp_in_later_segment(segments: LogSegments) -> None:
+    found = segments.find_by_timestamp(4, 0)
+    assert found is not None
+    assert found.offset == 4
+    assert segments.find_by_timestamp(9, 0) is None
+    latest = segments.find_max_timestamp()
+    assert latest is not None
+    assert latest.offset == 8
+
+
+def test_aborted_transaction_is_found_in_segment_of_its_marker(tmp_path: Path) -> None:
+    segments = LogSegments([], active(tmp_path, 0, 3))
+    for base_offset in (3, 6):
+        segments.active.finish_indexes()
+        segments.roll_to(active(tmp_path, base_offset, 3))
+        segments.active.record_aborted(
+            AbortedTransaction(1, base_offset - 2, base_offset + 1, base_offset + 2)
+        )
+    for offset, expected in [(0, [1]), (3, [1, 4]), (6, [4]), (8, [])]:
+        segment, piece = segments.read(offset, 1 << 20, None, min_one=True)
+        aborted = segments.aborted_transactions(segment, piece, offset, 9)
+        assert [each.first_offset for each in aborted] == expected
+
+
+def test_files_of_dropped_segments_are_removed_when_due(tmp_path: Path) -> None:
+    def make(offset: int, suffix: str) -> Path:
+        path = Path(offset_file(str(tmp_path), offset, suffix))
+        path.touch()
+        return path
+
+    first, second, third = make(0, LOG), make(5, LOG), make(9, LOG)
+    snapshot, kept = make(0, SNAPSHOT), make(12, LOG)
+    dropped = DroppedSegments(str(tmp_path))
+    dropped.add([0, 5], 1000)
+    dropped.add([9], 2000)
+    dropped.remove_due(999)
+    assert first.exists()
+    dropped.remove_due(1000)
+    assert not any(path.exists() for path in (first, second, snapshot))
+    assert third.exists()
+    dropped.remove_all()
+    assert not third.exists()
+    assert kept.exists()
+    dropped.remove_due(5000)
+
+
+def rolls(
+    *,
+    size: int = 500,
+    base_offset: int = 0,
+    index_entries: int = 0,
+    time_index_entries: int = 0,
+    first_timestamp: int = NOW_MS,
+    created_ms: int = NOW_MS,
+    batch_size: int = 100,
+    last_offset: int = 10,
+    max_timestamp: int = NOW_MS,
+    **settings: Any,
+) -> bool:
+    with TemporaryDirectory() as directory:
+        segment = ActiveSegment(directory, base_offset, SegmentFiles(), now_ms=created_ms)
+        segment.close()
+    segment.size, segment.first_timestamp = size, first_timestamp
+    for entry in range(index_entries):
+        segment.offset_index.append(base_offset + entry, entry)
+    for entry in range(time_index_entries):
+        segment.time_index.append(entry, base_offset + entry)
+    return segment.must_roll(
+        LogConfig(**settings),
+        batch_size=batch_size,
+        last_offset=last_offset,
+        max_timestamp=max_timestamp,
+        now_ms=NOW_MS,
+    )
+
+
+def test_segment_rolls_if_batch_does_not_fit() -> None:
+    assert not rolls(segment_bytes=600)
+    assert rolls(segment_bytes=599)
+
+
+def test_segment_rolls_if_relative_offset_exceeds_int32() -> None:
+    assert not rolls(base_offset=7, last_offset=2**31 - 1 + 7)
+    assert rolls(base_offset=7, last_offset=2**31 + 7)
+
+
+def test_segment_rolls_if_index_is_full() -> None:
+    assert not rolls(segment_index_bytes=80, index_entries=9)
+    assert rolls(segment_index_bytes=80, index_entries=10)
+    assert not rolls(segment_index_bytes=120, time_index_entries=8)
+    assert rolls(segment_index_bytes=120, time_index_entries=9)
+
+
+def test_segment_rolls_by_record_timestamps() -> None:
+    assert not rolls(segment_ms=50, max_timestamp=NOW_MS + 50)
+    assert rolls(segment_ms=50, max_timestamp=NOW_MS + 51)
+    assert not rolls(segment_ms=50, max_timestamp=NOW_MS + 51, size=0)
+
+
+def test_segment_without_timestamps_rolls_by_wall_clock() -> None:
+    assert not rolls(segment_ms=50, first_timestamp=-1, created_ms=NOW_MS - 50)
+    assert rolls(segment_ms=50, first_timestamp=-1, created_ms=NOW_MS - 51)
+
+
+SEGMENTS = [
+    SegmentExtent(0, 100, NOW_MS - 300),
+    SegmentExtent(10, 100, NOW_MS - 200),
+    SegmentExtent(20, 100, NOW_MS - 100),
+]
+EMPTY_END = SegmentExtent(30, 0, NOW_MS - 400)
+
+
+def gone(segments: list[SegmentExtent], start: int = 0, **settings: Any) -> int:
+    config = LogConfig(**{"retention_ms": -1, **settings})
+    return count_expired(segments, config, log_start_offset=start, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(("limit", "count"), [(300, 0), (299, 1), (99, 3), (-1, 0)])
+def test_retention_by_time_deletes_segments_with_expired_newest_record(
+    limit: int, count: int
+) -> None:
+    assert gone(SEGMENTS, retention_ms=limit) == count
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"), [(301, 0), (201, 0), (200, 1), (101, 1), (100, 2), (0, 3), (-1, 0)]
+)
+def test_retention_by_size_deletes_segments_while_limit_is_exceeded(limit: int, count: int) -> None:
+    assert gone(SEGMENTS, retention_bytes=limit) == count
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 0), (9, 0), (10, 1), (25, 2), (30, 2)])
+def test_segments_below_log_start_are_deleted_except_the_last(start: int, count: int) -> None:
+    assert gone(SEGMENTS, start, delete=False, retention_ms=0, retention_bytes=0) == count
+
+
+def test_empty_last_segment_is_kept() -> None:
+    assert gone([*SEGMENTS, EMPTY_END], retention_ms=0) == 3
+    assert gone([EMPTY_END], retention_ms=0, retention_bytes=0) == 0
+
+
+def test_unexpired_segment_keeps_later_segments() -> None:
+    segments = [
+        SegmentExtent(0, 100, NOW_MS - 100),
+        SegmentExtent(10, 100, NOW_MS - 300),
+        EMPTY_END,
+    ]
+    assert gone(segments, retention_ms=150) == 0
+
+
+@given(
+    sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=10),
+    limit=st.integers(0, 5000),
+)
+def test_retention_by_size_deletes_exactly_the_excess_segments(
+    sizes: list[int], limit: int
+) -> None:
+    segments = [SegmentExtent(i, size, NOW_MS) for i, size in enumerate(sizes)]
+    count = gone(segments, retention_bytes=limit)
+    if count:
+        assert sum(sizes[count:]) >= limit
+    if count < len(sizes):
+        assert sum(sizes[count + 1 :]) < limit
+
+
+def test_file_slice_loads_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"0123456789")
+    piece = FileSlice(str(path), 2, 5)
+    assert (len(piece), piece.load()) == (5, b"23456")
+    assert FileSlice(str(path), 8, 5).load() == b"89"
+
+
+def test_file_slice_can_be_pickled_and_compares_by_value() -> None:
+    piece = FileSlice("/x", 2, 1 << 30)
+    copy = pickle.loads(pickle.dumps(piece))
+    assert copy == piece
+    assert hash(copy) == hash(piece)
+    assert copy != FileSlice("/x", 3, 1 << 30)
+    assert repr(copy) == "FileSlice('/x', 2, 1073741824)"

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from minibroker.broker.log.appended import Appended
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.log import Log
+from minibroker.broker.log.log import Appended, Log
 from minibroker.broker.log.segment import SegmentFiles
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records

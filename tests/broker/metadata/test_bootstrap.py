@@ -10,7 +10,7 @@ import pytest
 
 from minibroker.broker.log.data_directory import LoggedTopic
 from minibroker.broker.metadata import bootstrap, layout
-from minibroker.broker.metadata.bootstrap import ControllerStartError
+from minibroker.broker.metadata.bootstrap import ControllerStartError, FoundLogs
 from minibroker.broker.metadata.image import (
     Broker,
     BrokerChanged,
@@ -22,7 +22,6 @@ from minibroker.broker.metadata.image import (
 )
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.store.tree import Store
-from minibroker.broker.metadata.topic_recovery import FoundLogs
 from minibroker.broker.settings import Settings
 
 IMAGE = apply(Image(controller_id=1), BrokerChanged(Broker(1, None, {"P": ("h", 1)})))

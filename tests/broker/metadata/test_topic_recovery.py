@@ -9,13 +9,12 @@ import pytest
 
 from minibroker.broker.log.data_directory import LoggedTopic
 from minibroker.broker.metadata import layout
-from minibroker.broker.metadata.bootstrap import ControllerStartError
+from minibroker.broker.metadata.bootstrap import ControllerStartError, FoundLogs
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.store.tree import Store
-from minibroker.broker.metadata.topic_recovery import FoundLogs
 from minibroker.broker.settings import Settings
 
 NOW_MS = 1_700_000_000_000

@@ -42,7 +42,7 @@ def test_every_kafka_api_key_has_its_own_row() -> None:
 
 
 def test_metric_counts_in_its_own_unit_by_default() -> None:
-    metric = Metric("minibroker_things", MetricKind.GAUGE, (), "Things.")
+    metric = Metric("minibroker_things", MetricKind.GAUGE, (), meaning="Things.")
     assert (metric.jmx, metric.divisor) == ("", 1)
 
 

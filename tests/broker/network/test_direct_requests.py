@@ -11,7 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.broker.apis.single_fetch import COPIED_BYTES_MAX
-from minibroker.broker.log.slices import FileSlice, replaced_path
+from minibroker.broker.log.log import FileSlice
+from minibroker.broker.log.paths import replaced_path
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.network.direct_requests import (
     REQUEST_BYTES_MAX,

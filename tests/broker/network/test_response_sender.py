@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from minibroker.broker.log.slices import FileSlice
+from minibroker.broker.log.log import FileSlice
 from minibroker.broker.network.response_sender import (
     CACHED_MAX,
     COPIED_BYTES_MAX,

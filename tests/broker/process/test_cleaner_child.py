@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.log.cleaner.task import (
+from minibroker.broker.log.cleaner.cleaning import (
     CleaningFailedError,
     CleaningResult,
     CleaningTask,

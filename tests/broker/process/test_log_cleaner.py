@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.log.cleaner.task import CleaningFailedError, CleaningResult, CleaningTask
+from minibroker.broker.log.cleaner.cleaning import CleaningFailedError, CleaningResult, CleaningTask
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.replica_manager import Partition

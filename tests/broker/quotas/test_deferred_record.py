@@ -30,7 +30,8 @@ from minibroker.broker.quotas.rate import (
     deferred_request_max,
 )
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
-from minibroker.broker.settings import NUM_NETWORK_THREADS, ConfigError, Settings
+from minibroker.broker.settings import ConfigError, Settings
+from minibroker.broker.settings.definitions import NUM_NETWORK_THREADS
 from tests.broker.quotas.forking import forked
 from tests.broker.quotas.oracle import OracleLedger
 

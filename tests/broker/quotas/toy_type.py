@@ -43,6 +43,7 @@ def use() -> None:
     # Imported after the row was added.
     import trio
 
+    from minibroker.broker.controller.gauges import read_gauges
     from minibroker.broker.metadata.image import ChangeRejected, Image, apply
     from minibroker.broker.metadata.quotas import (
         Component,
@@ -52,7 +53,6 @@ def use() -> None:
         find,
         plan_change,
     )
-    from minibroker.broker.metrics.quota_gauges import read_gauges
     from minibroker.broker.quotas.file import parse
     from minibroker.broker.quotas.ledger import QuotaLedger
     from minibroker.broker.quotas.types import BY_KEY, CLIENT_QUOTA_TYPES

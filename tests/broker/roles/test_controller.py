@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,18 +17,22 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.broker.apis import metadata
 from minibroker.broker.apis.base import Caller, ControllerRequest, ControllerScope, Mutator
 from minibroker.broker.apis.config_alteration import BROKER_TYPE
-from minibroker.broker.controller.config_changes import NOTIFICATION_RETENTION_S
-from minibroker.broker.controller.stores import open_store, store_path
+from minibroker.broker.controller.store_changes import NOTIFICATION_RETENTION_S
 from minibroker.broker.log.checkpoint import write_topic_id
-from minibroker.broker.log.data_directory import META_PROPERTIES, read_meta_properties
-from minibroker.broker.log.failures import StorageFailed
+from minibroker.broker.log.data_directory import (
+    META_PROPERTIES,
+    SESSION_FILE,
+    STORE_FILE,
+    read_meta_properties,
+)
+from minibroker.broker.log.errors import StorageFailed
 from minibroker.broker.metadata import layout
 from minibroker.broker.metadata.image import ConfigChanged, Image, TopicCreated, Update
 from minibroker.broker.metadata.layout import CONFIG_CHANGES
 from minibroker.broker.metadata.layout import CONTROLLER as CONTROLLER_PATH
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC
 from minibroker.broker.metadata.store.sqlite import SqliteStore
-from minibroker.broker.metadata.store.tree import Store
+from minibroker.broker.metadata.store.tree import Store, StoreError
 from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.process.environment import CONTROLLER, Environment, RoleRefusedError
 from minibroker.broker.process.messages import (
@@ -38,7 +44,7 @@ from minibroker.broker.process.messages import (
     RoleRegistered,
 )
 from minibroker.broker.process.storage_watch import PROBE_S
-from minibroker.broker.roles.controller import controller
+from minibroker.broker.roles.controller import controller, open_store
 from minibroker.broker.settings import Settings
 from minibroker.lab.control.attach import attach_control
 from minibroker.runtime.rpc import PeerFailed, RpcConnection
@@ -165,7 +171,7 @@ async def test_next_incarnation_keeps_the_topics_and_increments_its_epoch(
         worker, image = await at.follow("worker-0")
         await worker.request(ApiPart(ApiKey.METADATA, CREATION))
         cluster_id = image.cluster_id
-    assert store_path(tmp_path).exists()
+    assert (tmp_path / STORE_FILE).exists()
     async with running_controller(make_env) as at:
         _, image = await at.follow("worker-0")
         assert set(image.topics) == {OFFSETS_TOPIC, "t"}
@@ -235,7 +241,7 @@ async def test_configs_are_altered_and_their_old_notices_purged(
         assert {name: update.changes for name, update in at.updates if update.number == 2} == {
             name: (ConfigChanged("brokers", "1", {"max.connections": "6"}),) for name in NAMES
         }
-    store = SqliteStore(store_path(tmp_path))
+    store = SqliteStore(tmp_path / STORE_FILE)
     assert len(await store.children(CONFIG_CHANGES)) == 1
     await store.close()
 
@@ -300,7 +306,7 @@ async def test_topics_written_by_other_programs_reach_all_processes(
 async def test_invalid_topic_node_keeps_records_of_the_topic(
     make_env: MakeEnvironment, tmp_path: Path
 ) -> None:
-    store = SqliteStore(store_path(tmp_path))
+    store = SqliteStore(tmp_path / STORE_FILE)
     await store.ensure("/brokers/topics/spoilt")
     await store.set("/brokers/topics/spoilt", b"{")
     await store.ensure(layout.CLUSTER_ID)
@@ -352,3 +358,40 @@ async def test_controller_that_was_restarted_does_not_rebuild_deleted_topics(
     async with running_controller(again) as at:
         _, image = await at.follow(NAMES[0])
         assert "deleted" not in image.topics
+
+
+async def test_embedded_store_is_a_file_in_the_data_directory(tmp_path: Path) -> None:
+    store = await open_store(Settings.from_sources(), tmp_path)
+    assert isinstance(store, SqliteStore)
+    assert (tmp_path / STORE_FILE).exists()
+    await store.close()
+
+
+async def test_zookeeper_that_is_not_there_is_named(tmp_path: Path) -> None:
+    pairs = ["zookeeper.connect=127.0.0.1:1/x", "zookeeper.connection.timeout.ms=200"]
+    with pytest.raises(StoreError, match=r"no ZooKeeper answered at 127\.0\.0\.1:1 for 200 ms"):
+        await open_store(Settings.from_sources(pairs=pairs), tmp_path)
+    assert not (tmp_path / SESSION_FILE).exists()
+    assert not (tmp_path / STORE_FILE).exists()
+
+
+def test_controller_import_does_not_load_kazoo() -> None:
+    program = "import minibroker.broker.controller, sys; print('kazoo' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+async def test_without_kazoo_its_installation_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith("minibroker.broker.metadata.store.zoo")
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("kazoo", "kazoo.client", "kazoo.exceptions"):
+        monkeypatch.setitem(sys.modules, name, None)
+    settings = Settings.from_sources(pairs=["zookeeper.connect=127.0.0.1:1"])
+    with pytest.raises(StoreError, match=r"pip install minibroker\[zookeeper\]"):
+        await open_store(settings, tmp_path)

@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.broker.admission.acceptor_messages import ProcessorConnections
 from minibroker.broker.apis.fetch import FetchReply
 from minibroker.broker.apis.partition_fetch import FetchResult
-from minibroker.broker.log.slices import FileSlice
+from minibroker.broker.log.log import FileSlice
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.process.environment import (
     handoff_name,

@@ -15,10 +15,10 @@ from minibroker.broker.groups.events import (
     MemberFenced,
     RebalanceRequested,
 )
-from minibroker.broker.groups.subscription import encode_assignment
+from minibroker.broker.groups.membership import encode_assignment
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.process.messages import ActionReply, ActionRequest
-from minibroker.broker.roles.worker_actions import act
+from minibroker.broker.roles.worker_requests import act
 from minibroker_protocol.errors import ErrorCode
 
 

@@ -16,12 +16,19 @@ from minibroker.broker import settings as config
 from minibroker.broker.personas.persona import NAMES
 from minibroker.broker.quotas.types import QuotaType
 from minibroker.broker.settings import (
+    BROKER_SETTINGS,
+    ConfigError,
+    Setting,
+    Settings,
+    definitions,
+    topics,
+)
+from minibroker.broker.settings.definitions import (
     ACTIVITY_ENABLE,
     ACTIVITY_RETENTION_BYTES,
     ACTIVITY_SAMPLE,
     ADVERTISE_CONTROLLER_REQUESTS,
     AUTHORIZER_CLASS_NAME,
-    BROKER_SETTINGS,
     CONNECTIONS_MAX_REAUTH_MS,
     CONTROLLER_QUOTA_WINDOW_NUM,
     FETCH_MAX_BYTES,
@@ -31,6 +38,8 @@ from minibroker.broker.settings import (
     KAFKA_CONNECTIONS_MAX,
     KAFKA_CONNECTIONS_MAX_OVERRIDES,
     KAFKA_CONNECTIONS_MAX_PER_IP,
+    LOG_CLEANER_BACKOFF_MS,
+    LOG_CLEANER_THREADS,
     MAX_CONNECTION_CREATION_RATE,
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_IP,
@@ -49,15 +58,6 @@ from minibroker.broker.settings import (
     SSL_ENABLED_PROTOCOLS,
     SSL_KEYSTORE_KEY,
     SUPER_USERS,
-    ConfigError,
-    Setting,
-    Settings,
-    definitions,
-    topics,
-)
-from minibroker.broker.settings.definitions import (
-    LOG_CLEANER_BACKOFF_MS,
-    LOG_CLEANER_THREADS,
     THREAD_COUNTS,
 )
 from minibroker.broker.settings.dynamic import problems

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.settings import (
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.definitions import (
     KAFKA_CONNECTIONS_MAX,
     LOG_RETENTION_MS,
     MAX_CONNECTIONS,
     MESSAGE_MAX_BYTES,
     NUM_IO_THREADS,
     SSL_KEYSTORE_LOCATION,
-    Settings,
 )
 from minibroker.broker.settings.dynamic import (
     BROKERS,
@@ -26,7 +26,6 @@ from minibroker.broker.settings.dynamic import (
     bad_values,
     effective,
     layers,
-    listener_value,
     problems,
     thread_count_problems,
 )
@@ -57,20 +56,20 @@ def test_settings_without_dynamic_configs_are_the_static_object() -> None:
 
 
 def test_listener_value_overrides_broker_value() -> None:
-    assert listener_value(changed({"max.connections": "5"}), "INTERNAL", MAX_CONNECTIONS) == 5
+    assert changed({"max.connections": "5"}).at_listener("INTERNAL", MAX_CONNECTIONS) == 5
     both = changed({INTERNAL: "3"}, {"max.connections": "5"})
-    assert listener_value(both, "INTERNAL", MAX_CONNECTIONS) == 3
-    assert listener_value(both, "EXTERNAL", MAX_CONNECTIONS) == 5
+    assert both.at_listener("INTERNAL", MAX_CONNECTIONS) == 3
+    assert both.at_listener("EXTERNAL", MAX_CONNECTIONS) == 5
     assert both[MAX_CONNECTIONS] == 5
 
 
 def test_listener_value_may_be_static() -> None:
     settings = Settings.from_sources(pairs=["listeners=INTERNAL://:9092", f"{INTERNAL}=3"])
     assert not settings.warnings
-    assert listener_value(settings, "Internal", MAX_CONNECTIONS) == 3
+    assert settings.at_listener("Internal", MAX_CONNECTIONS) == 3
     assert settings.text(INTERNAL) == "3"
     dynamic = effective(settings, {(BROKERS, DEFAULT_NAME): {INTERNAL: "4"}})
-    assert listener_value(dynamic, "INTERNAL", MAX_CONNECTIONS) == 4
+    assert dynamic.at_listener("INTERNAL", MAX_CONNECTIONS) == 4
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_misspelled_dynamic_config_suggests_nearest_name() -> None:
 def test_any_dynamic_config_text_yields_valid_settings(own: dict[str, str]) -> None:
     settings = changed(own)
     assert settings[MESSAGE_MAX_BYTES] >= 0
-    assert listener_value(settings, "INTERNAL", MAX_CONNECTIONS) > 0
+    assert settings.at_listener("INTERNAL", MAX_CONNECTIONS) > 0
 
 
 def test_single_acceptor_limits_in_sharded_mode_are_ignored() -> None:
@@ -160,7 +159,7 @@ def test_single_acceptor_limits_in_sharded_mode_are_ignored() -> None:
     configs = {(BROKERS, DEFAULT_NAME): {**written, "kafka_connections_max": "3"}}
     found = effective(sharded, configs)
     assert (found[KAFKA_CONNECTIONS_MAX], found[MAX_CONNECTIONS]) == (3, 2**31 - 1)
-    assert listener_value(found, "INTERNAL", MAX_CONNECTIONS) == 2**31 - 1
+    assert found.at_listener("INTERNAL", MAX_CONNECTIONS) == 2**31 - 1
 
 
 def test_setting_of_kafka_that_is_not_supported_cannot_be_changed() -> None:

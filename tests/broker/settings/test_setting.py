@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.broker.settings.setting import BROKER_SETTINGS, setting
+from minibroker.broker.settings.setting import BROKER_SETTINGS, Setting
 from minibroker.broker.settings.types import INT, BadValueError, at_least
 
 
 def test_duplicate_setting_declaration_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"num\.io\.threads is declared twice"):
-        setting("num.io.threads", INT, default=1, doc="")
+        Setting("num.io.threads", INT, default=1, doc="")
 
 
 def test_default_outside_of_constraint_is_rejected() -> None:
     with pytest.raises(ValueError, match="the default 0 is not at least 1"):
-        setting("test.only", INT, default=0, valid=at_least(1), doc="")
+        Setting("test.only", INT, default=0, valid=at_least(1), doc="")
     with pytest.raises(ValueError, match="the default -1 is not at least 1"):
-        setting("test.only", INT, default=1, kafka_default=-1, valid=at_least(1), doc="")
+        Setting("test.only", INT, default=1, kafka_default=-1, valid=at_least(1), doc="")
     assert "test.only" not in BROKER_SETTINGS
 
 

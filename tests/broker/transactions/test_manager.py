@@ -100,7 +100,7 @@ def test_number_of_ids_is_limited(disk: StateDisk, monkeypatch: pytest.MonkeyPat
 def test_cleared_manager_starts_anew(disk: StateDisk) -> None:
     states = manager(disk)
     states.store("a", STATE, 1)
-    states.clear()
+    states.remove_all(clear=True)
     assert states.transactions == {}
     disk.kill()
     again = manager(disk)

@@ -14,10 +14,8 @@ from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
     InitProducer,
-    MarkersWritten,
     ProducerIdAndEpoch,
     TransactionDecision,
-    TransactionTimedOut,
     VerifyPartitions,
     add_partitions,
     end_transaction,
@@ -295,23 +293,23 @@ def test_transaction_times_out_after_its_timeout() -> None:
 
 def test_timed_out_transaction_is_aborted_and_its_producer_fenced() -> None:
     for version in (0, 2):
-        aborted = written(time_out(at(State.ONGOING), TransactionTimedOut(version), 70_000))
+        aborted = written(time_out(at(State.ONGOING), version, 70_000))
         assert (aborted.state, aborted.producer_epoch) == (State.PREPARE_ABORT, 6)
         ended = aborted.completed(70_001)
         assert end(ended, 5, version=0).error is FENCED
         assert add(ended).error is FENCED
-    assert time_out(at(State.EMPTY), TransactionTimedOut(2), 70_000) == TransactionDecision()
-    exhausted = time_out(at(State.ONGOING, LAST), TransactionTimedOut(2), 70_000)
+    assert time_out(at(State.EMPTY), 2, 70_000) == TransactionDecision()
+    exhausted = time_out(at(State.ONGOING, LAST), 2, 70_000)
     assert exhausted.needs_producer_id
 
 
 def test_transaction_is_complete_when_all_markers_are_written() -> None:
     prepared = at(State.PREPARE_COMMIT)
-    first = markers_written(prepared, MarkersWritten(frozenset({("t", 0)})), 300)
+    first = markers_written(prepared, frozenset({("t", 0)}), 300)
     assert first.write is None
     assert first.keep is not None
     assert first.keep.partitions == {("t", 1)}
-    last = markers_written(first.keep, MarkersWritten(frozenset({("t", 1)})), 300)
+    last = markers_written(first.keep, frozenset({("t", 1)}), 300)
     assert written(last).state is State.COMPLETE_COMMIT
     assert last.keep is not None
     assert last.keep.partitions == frozenset()

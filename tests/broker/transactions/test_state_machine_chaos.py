@@ -17,17 +17,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from minibroker.broker.transactions.metadata import EPOCH_MAX, TransactionMetadata
+from minibroker.broker.transactions.metadata import (
+    EPOCH_MAX,
+    TransactionEntry,
+    TransactionMetadata,
+    decode_transaction,
+)
 from minibroker.broker.transactions.metadata import TransactionState as State
-from minibroker.broker.transactions.records import TransactionEntry, decode_transaction
 from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
     InitProducer,
-    MarkersWritten,
     ProducerIdAndEpoch,
     TransactionDecision,
-    TransactionTimedOut,
     add_partitions,
     end_transaction,
     init_producer,
@@ -107,7 +109,7 @@ class Chaos(RuleBasedStateMachine):
     def complete(self, partitions: frozenset[tuple[str, int]]) -> None:
         metadata = self.metadata
         assert metadata is not None
-        self.carry_out(lambda _: markers_written(metadata, MarkersWritten(partitions), self.now))
+        self.carry_out(lambda _: markers_written(metadata, partitions, self.now))
 
     @rule()
     def coordinator_dies(self) -> None:
@@ -142,7 +144,7 @@ class Chaos(RuleBasedStateMachine):
         self.now += elapsed
         metadata = self.metadata
         if metadata is not None and is_timed_out(metadata, self.now):
-            event = TransactionTimedOut(self.version)
+            event = self.version
             self.carry_out(lambda new: time_out(metadata, event, self.now, new))
 
     # ---------------------------------------------------------------------- the clients

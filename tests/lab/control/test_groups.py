@@ -11,8 +11,8 @@ from minibroker.broker.groups.description import (
     GroupDescription,
     GroupOverview,
     MemberDescription,
-    OffsetDescription,
 )
+from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.process.messages import (
     GroupsRequest,
     LogsRequest,
@@ -22,28 +22,12 @@ from minibroker.lab.control.cluster import reset
 from minibroker.lab.control.groups import AssignedTopic, GroupView, get_group, list_groups
 from minibroker.lab.control.topics import TopicCreation, create_topic
 from minibroker.lab.errors import NotFound, Unavailable
-from minibroker_protocol.compiler import encode
-from minibroker_protocol.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    TopicPartition,
-)
 from tests.lab.control.running_broker import At
 
 
 def group(group_id: str = "g", **changes: Any) -> GroupDescription:
     base = GroupDescription(group_id, "Stable", 0, "consumer", "range", 4, "m", (), ())
     return base._replace(**changes)
-
-
-def member(assignment: bytes) -> MemberDescription:
-    return MemberDescription("m", None, "c", "/h", 1, 2, b"", assignment, ())
-
-
-def assignment(version: int) -> bytes:
-    message = ConsumerProtocolAssignment(
-        assigned_partitions=[TopicPartition(topic="t", partitions=[0, 2])]
-    )
-    return version.to_bytes(2, "big") + encode(message, min(version, 3))
 
 
 async def ask_for_group(at: At, described: GroupDescription | None) -> GroupView:
@@ -53,20 +37,15 @@ async def ask_for_group(at: At, described: GroupDescription | None) -> GroupView
 
 
 @pytest.mark.parametrize(
-    ("protocol_type", "data", "expected"),
-    [
-        ("consumer", assignment(1), (AssignedTopic("t", (0, 2)),)),
-        ("consumer", assignment(9), (AssignedTopic("t", (0, 2)),)),
-        ("consumer", b"", ()),
-        ("consumer", b"\0\1\xff\xff", ()),
-        ("connect", assignment(1), ()),
-    ],
+    ("partitions", "expected"), [((("t", (0, 2)),), (AssignedTopic("t", (0, 2)),)), ((), ())]
 )
 async def test_member_assignment_is_shown_only_if_readable(
-    at: At, protocol_type: str, data: bytes, expected: tuple[AssignedTopic, ...]
+    at: At,
+    partitions: tuple[tuple[str, tuple[int, ...]], ...],
+    expected: tuple[AssignedTopic, ...],
 ) -> None:
-    described = group(protocol_type=protocol_type, members=(member(data),))
-    found = await ask_for_group(at, described)
+    member = MemberDescription("m", None, "c", "/h", 1, 2, b"", b"", partitions)
+    found = await ask_for_group(at, group(members=(member,)))
     assert (found.state, found.generation, found.leader) == ("Stable", 4, "m")
     assert found.members[0].assignment == expected
 
@@ -76,7 +55,7 @@ async def test_groups_lag_is_counted_to_the_end_of_the_log(at: At) -> None:
     for worker in ("worker-0", "worker-1"):
         at.roles.answers[worker, LogsRequest] = {0: LogView(0, 10, 10, 100)}
     offsets = tuple(
-        OffsetDescription(topic, partition, offset, -1, "", 0)
+        (topic, partition, CommittedOffset(offset, -1, "", 0))
         for topic, partition, offset in (("t", 0, 7), ("t", 0, 12), ("gone", 0, 1))
     )
     found = await ask_for_group(at, group(offsets=offsets))

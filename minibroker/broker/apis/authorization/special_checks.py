@@ -38,7 +38,7 @@ from minibroker.broker.apis.offset_fetch import SEVERAL_GROUPS_SINCE
 from minibroker.broker.apis.operations import NOT_ASKED
 from minibroker.broker.security.acl import Operation, Resource
 from minibroker.broker.security.principal import Principal
-from minibroker.broker.settings import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_ENABLE
+from minibroker.broker.settings.definitions import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_ENABLE
 from minibroker_protocol.error_elements import error_element, error_response
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning

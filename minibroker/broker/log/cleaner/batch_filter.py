@@ -1,9 +1,13 @@
 """The batch that remains of a batch after a cleaning.
 
-Owns which records are kept, and the bytes of the remaining batch. It must never know files or
-clocks: it is given bytes and the time of the cleaning. Invariant: base offset, last offset,
-producer, sequence and order of the kept records are unchanged, and a batch of which everything is
-kept is not written anew. Echoes ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (KIP-534).
+Owns which records are kept, by the last offsets of keys and by what was read of transactions so
+far, and the bytes of the remaining batch. It must never know files or clocks: it is given bytes and
+the time of the cleaning. Invariant: base offset, last offset, producer, sequence and order of the
+kept records are unchanged, and a batch of which everything is kept is not written anew; a key in
+the map has its largest offset up to ``latest_offset``; a marker is dispensable only if no batch of
+its transaction was read before it. Echoes ``Cleaner.cleanInto``, ``MemoryRecords.filterTo``
+(KIP-534), ``CleanedTransactionMetadata``, and ``SkimpyOffsetMap``, which stores an MD5 hash of each
+key; here, only long keys are hashed.
 
 The bytes of a kept record are copied, because they are relative to a base offset and a base
 timestamp that remain. They change only if the batch gets a delete horizon, which takes the place
@@ -13,13 +17,13 @@ of the base timestamp.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from heapq import heapify, heappop
 from itertools import repeat
 from operator import ge
 from typing import Final, NamedTuple
 
-from minibroker.broker.log.cleaner.cleaned_transactions import CleanedTransactions
-from minibroker.broker.log.cleaner.offset_map import NO_OFFSET, OffsetMap
-from minibroker.broker.log.cleaner.record_fields import RecordFields, read_fields
+from minibroker.broker.log.transactions import AbortedTransaction
 from minibroker_protocol.compression import Compression, decompress
 from minibroker_protocol.control_records import parse_marker
 from minibroker_protocol.errors import DecodeError
@@ -34,6 +38,191 @@ from minibroker_protocol.records import (
     replaced_records,
     varint,
 )
+
+ENTRY_BYTES: Final = 256
+"""Memory of one entry at most: the key, the offset, and the slot while the table grows."""
+
+BYTES_MIN: Final = 1024 * 1024
+"""The smallest size of a map, so that a cleaning always makes progress. Kafka's minimum."""
+
+KEY_BYTES_MAX: Final = 48
+"""Longer keys are replaced by a hash, which is one byte longer than any key that is not."""
+
+NO_OFFSET: Final = -1
+
+
+def short_key(key: bytes) -> bytes:
+    """What the map stores for a key: equal for equal keys only."""
+    if len(key) <= KEY_BYTES_MAX:
+        return key
+    return blake2b(key, digest_size=KEY_BYTES_MAX + 1).digest()
+
+
+def entries_max(size_bytes: int) -> int:
+    """The number of entries of a map of this size."""
+    return max(size_bytes, BYTES_MIN) // ENTRY_BYTES
+
+
+class OffsetMap:
+    """Offsets by key, as ``short_key`` returns it."""
+
+    def __init__(self, entries_max: int) -> None:
+        self.entries_max = entries_max
+        self.offsets: dict[bytes | None, int] = {}
+        self.latest_offset: int = NO_OFFSET
+        """The last offset up to which all keys are in the map."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def utilization(self) -> float:
+        """Share of the entries that are used."""
+        return len(self.offsets) / self.entries_max
+
+    def put_all(self, keys: Iterable[tuple[bytes | None, int]], count: int) -> bool:
+        """Record the offsets of at most ``count`` keys, ascending; returns False if it is full.
+
+        The keys are as ``short_key`` returns them. What was put before the map was full counts up
+        to ``latest_offset``.
+        """
+        if len(self.offsets) + count <= self.entries_max:
+            self.offsets.update(keys)
+            return True
+        for key, offset in keys:
+            if len(self.offsets) >= self.entries_max:  # Kafka's map rejects a known key, too.
+                return False
+            self.offsets[key] = self.latest_offset = offset
+        return True
+
+
+NULL = 1
+"""The length -1 as a varint, of a key or value that is null."""
+
+
+class RecordFields(NamedTuple):
+    """Columns of the records of a batch.
+
+    ``positions`` has one entry more: the end of the last record. ``keys`` are as in an offset map.
+    ``tombstones`` are the indexes of records without a value.
+    """
+
+    positions: list[int]
+    offsets: list[int]
+    keys: list[bytes | None]
+    tombstones: list[int]
+
+
+def read_fields(data: bytes, at: int, count: int, base_offset: int) -> RecordFields:
+    """Read the ``count`` records from position ``at`` on. Raises DecodeError.
+
+    Varints of one and two bytes, which are the most frequent, are read in place.
+    """
+    fields = RecordFields([at], [], [], [])
+    positions, offsets, keys, tombstones = fields
+    add_position, add_offset, add_key = positions.append, offsets.append, keys.append
+    size = len(data)
+    try:
+        for index in range(count):
+            byte, following = data[at], data[at + 1]
+            if byte < 0x80:
+                end = at + 1 + (byte >> 1)
+                at += 2  # The attributes, too.
+            elif following < 0x80:
+                end = at + 2 + ((byte & 0x7F | following << 7) >> 1)
+                at += 3
+            else:
+                length, body = read_varint(data, at)
+                end, at = body + length, body + 1
+            while data[at] >= 0x80:  # The timestamp.
+                at += 1
+            byte, following = data[at + 1], data[at + 2]
+            if byte < 0x80:
+                add_offset(base_offset + (byte >> 1))
+                at += 2
+            elif following < 0x80:
+                add_offset(base_offset + ((byte & 0x7F | following << 7) >> 1))
+                at += 3
+            else:
+                delta, at = read_varint(data, at + 1)
+                add_offset(base_offset + delta)
+            byte = data[at]
+            at += 1
+            if byte == NULL:
+                add_key(None)
+            elif byte <= 2 * KEY_BYTES_MAX:
+                key_end = at + (byte >> 1)
+                add_key(data[at:key_end])
+                at = key_end
+            else:
+                length, at = read_varint(data, at - 1)
+                add_key(short_key(data[at : at + length]))
+                at += length
+            if data[at] == NULL:
+                tombstones.append(index)
+            if not at < end <= size:
+                raise DecodeError(f"a record ends at {end} of {size} bytes", at)
+            add_position(end)
+            at = end
+    except IndexError:
+        raise DecodeError("a record is cut off", at) from None
+    return fields
+
+
+class _Aborted:
+    def __init__(self, entry: AbortedTransaction) -> None:
+        self.entry = entry
+        self.has_data = False
+
+
+class CleanedTransactions:
+    """The state of one pass over a log; ``kept`` are aborted transactions that still have data."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
+        self._pending = [(entry.first_offset, entry) for entry in aborted]
+        heapify(self._pending)
+        self._aborted: dict[int, _Aborted] = {}
+        self._committed: set[int] = set()
+        self.kept: list[AbortedTransaction] = []
+        """Aborted transactions whose markers were read and are needed. The caller empties it."""
+
+    def is_aborted(self, producer_id: int, last_offset: int) -> bool:
+        """Read a transactional data batch; returns whether its transaction was aborted."""
+        if self._pending:
+            self._start_until(last_offset)
+        aborted = self._aborted.get(producer_id)
+        if aborted is None:
+            self._committed.add(producer_id)
+            return False
+        aborted.has_data = True
+        return True
+
+    def is_dispensable(self, producer_id: int, last_offset: int, *, committed: bool | None) -> bool:
+        """Read a control batch; returns whether no data of its transaction was read.
+
+        ``committed`` is None for a control batch that ends no transaction, which stays.
+        """
+        if self._pending:
+            self._start_until(last_offset)
+        if committed is None:
+            return False
+        if committed:
+            had_data = producer_id in self._committed
+            self._committed.discard(producer_id)
+            return not had_data
+        aborted = self._aborted.pop(producer_id, None)
+        if aborted is None or not aborted.has_data:
+            return True
+        self.kept.append(aborted.entry)
+        return False
+
+    def _start_until(self, offset: int) -> None:
+        """Start the aborted transactions up to an offset."""
+        pending = self._pending
+        while pending and pending[0][0] <= offset:
+            _, entry = heappop(pending)
+            self._aborted.setdefault(entry.producer_id, _Aborted(entry))
+
 
 _CODECS: Final = frozenset(Compression)
 

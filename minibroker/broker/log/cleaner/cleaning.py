@@ -1,8 +1,10 @@
 """One cleaning of a log: collects the keys of its dirty part and writes cleaned segments.
 
-Owns the two passes over the segments' files. It must never know which process it runs in, or
-replace a segment: it writes ``.cleaned`` files only. Invariant: a batch with a wrong checksum ends
-the cleaning before anything is replaced. Echoes Kafka's ``Cleaner``.
+Owns the task and the result, plain data for a channel between processes, the two passes over the
+segments' files, and the ``.cleaned`` files that they write. It must never know which process it
+runs in, or replace a segment. Invariant: a task contains everything that a cleaning needs except
+the segments' bytes; a batch with a wrong checksum ends the cleaning before anything is replaced.
+Echoes Kafka's ``Cleaner``.
 
 The passes are an iterator that stops after each buffer, so that the caller can pause, run other
 work, or end the cleaning.
@@ -11,25 +13,176 @@ work, or end the cleaning.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from typing import BinaryIO, NamedTuple
 
-from minibroker.broker.log.cleaner.batch_filter import BatchFilter, SourceBatch, map_keys
-from minibroker.broker.log.cleaner.cleaned_segment import CleanedSegment
-from minibroker.broker.log.cleaner.cleaned_transactions import CleanedTransactions
-from minibroker.broker.log.cleaner.offset_map import OffsetMap
-from minibroker.broker.log.cleaner.task import (
-    CleanedGroup,
-    CleaningFailedError,
-    CleaningResult,
-    CleaningTask,
-    SourceSegment,
+from minibroker.broker.log.cleaner.batch_filter import (
+    BatchFilter,
+    CleanedTransactions,
+    LastRecord,
+    OffsetMap,
+    SourceBatch,
+    map_keys,
 )
-from minibroker.broker.log.failures import NO_SPACE_ERRNOS
-from minibroker.broker.log.paths import LOG, OFFSET_INDEX, TRANSACTION_INDEX, offset_file
-from minibroker.broker.log.segment import OFFSET_ENTRY, search_file
+from minibroker.broker.log.cleaner.swap import CLEANED
+from minibroker.broker.log.errors import NO_SPACE_ERRNOS
+from minibroker.broker.log.paths import (
+    LOG,
+    OFFSET_INDEX,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    offset_file,
+)
+from minibroker.broker.log.segment import OFFSET_ENTRY, OffsetIndex, TimeIndex, search_file
+from minibroker.broker.log.transactions import AbortedTransaction, TransactionIndex
 from minibroker_protocol.checksum import crc32c
 from minibroker_protocol.errors import DecodeError
-from minibroker_protocol.records import CHECKED_POSITION, HEADER_BYTES, parse_batch_header
+from minibroker_protocol.records import (
+    CHECKED_POSITION,
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    parse_batch_header,
+)
+
+
+class SourceSegment(NamedTuple):
+    """A segment to be cleaned."""
+
+    base_offset: int
+    size: int
+    modified_ms: int
+
+
+class CleaningTask(NamedTuple):
+    """One cleaning of a log.
+
+    Keys are collected from ``first_dirty_offset`` up to ``first_uncleanable_offset``; the groups
+    of segments up to there are cleaned. Each group becomes one segment.
+    """
+
+    directory: str
+    groups: tuple[tuple[SourceSegment, ...], ...]
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    now_ms: int
+    delete_retention_ms: int
+    index_interval_bytes: int
+    entries_max: int
+    buffer_bytes: int
+    last_records: dict[int, LastRecord]
+    aborted: tuple[AbortedTransaction, ...]
+
+
+class CleanedGroup(NamedTuple):
+    """The ``.cleaned`` files that replace a group of segments."""
+
+    base_offset: int
+    size: int
+    next_offset: int
+    max_timestamp: int
+    modified_ms: int
+    inode: int
+    aborted_count: int
+
+
+class CleaningResult(NamedTuple):
+    """What was cleaned: a prefix of the task's groups, up to ``end_offset``."""
+
+    groups: tuple[CleanedGroup, ...]
+    end_offset: int
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_kept: int
+    map_utilization: float
+
+
+class CleaningFailedError(Exception):
+    """A segment could not be cleaned; the text says why."""
+
+
+class CleanedSegment:
+    """A cleaned copy that is being written. Methods raise OSError."""
+
+    def __init__(
+        self, directory: str, base_offset: int, *, index_interval_bytes: int, buffer_bytes: int
+    ) -> None:
+        self._directory = directory
+        self._base_offset = base_offset
+        self._interval_bytes = index_interval_bytes
+        self._offsets = OffsetIndex(base_offset)
+        self._times = TimeIndex(base_offset)
+        self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, base_offset
+        self._indexed_position = 0
+        self._size = 0
+        self._next_offset = base_offset
+        self._file = self._create(LOG, buffer_bytes)
+
+    def _create(self, suffix: str, buffer_bytes: int) -> BinaryIO:
+        path = offset_file(self._directory, self._base_offset, suffix + CLEANED)
+        with suppress(FileNotFoundError):
+            os.unlink(path)  # A process that was killed may still have it open.
+        return open(path, "xb", buffering=buffer_bytes)
+
+    def write(self, header: BatchHeader, data: Buffer, max_timestamp: int) -> None:
+        """Append a batch, whose offsets are those of ``header``."""
+        position, last_offset = self._size, header.last_offset
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp, self._max_timestamp_offset = max_timestamp, last_offset
+        if position - self._indexed_position > self._interval_bytes:
+            self._offsets.append(last_offset, position)
+            self._times.append(self._max_timestamp, self._max_timestamp_offset)
+            self._indexed_position = position
+        self._file.write(data)
+        self._size += len(data)
+        self._next_offset = last_offset + 1
+
+    def finish(
+        self,
+        aborted: Sequence[AbortedTransaction],
+        *,
+        has_index: bool,
+        modified_ms: int,
+    ) -> CleanedGroup:
+        """Write the indexes, and everything to the disk (fsync).
+
+        With ``has_index`` a transaction index is written even if it is empty, to replace one.
+        """
+        self._times.append(self._max_timestamp, self._max_timestamp_offset)
+        contents = {OFFSET_INDEX: self._offsets.encode(), TIME_INDEX: self._times.encode()}
+        if aborted or has_index:
+            index = TransactionIndex()
+            for transaction in aborted:
+                index.append(transaction)
+            contents[TRANSACTION_INDEX] = index.encode()
+        for suffix, content in contents.items():
+            with self._create(suffix, -1 if content else 0) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        self._file.flush()
+        os.utime(self._file.fileno(), ns=(modified_ms * 1_000_000,) * 2)
+        os.fsync(self._file.fileno())
+        inode = os.fstat(self._file.fileno()).st_ino
+        self._file.close()
+        return CleanedGroup(
+            self._base_offset,
+            self._size,
+            self._next_offset,
+            self._max_timestamp,
+            modified_ms,
+            inode,
+            len(aborted),
+        )
+
+    def close(self) -> None:
+        """Close the file without finishing it."""
+        with suppress(OSError):
+            self._file.close()
+
 
 Steps = Generator[int, None, CleaningResult]
 """Yields the bytes that were read and written in a step."""

@@ -21,13 +21,14 @@ from typing import Final
 from minibroker.broker.log.paths import (
     LOG,
     OFFSET_INDEX,
+    REPLACED,
     TIME_INDEX,
     TRANSACTION_INDEX,
     offset_file,
     offsets_of,
     remove_files,
+    replaced_path,
 )
-from minibroker.broker.log.slices import REPLACED, replaced_path
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.records import HEADER_BYTES, parse_batch_header
 

@@ -1,9 +1,11 @@
 """The embedded store: one SQLite file, or none.
 
-Owns the file, its one table and the watches of this process. It must never know what nodes mean.
+Owns the file, its one table, the watches of this process, and a small file next to the store that
+reserves space, so that nodes can be deleted on a full disk. It must never know what nodes mean.
 Invariant: a completed operation survives the death of the process and, because every commit is
-synced, of the machine; a failed one changed nothing. A small file next to the store reserves space,
-so that nodes can be deleted on a full disk. Replaces ZooKeeper; one process at a time uses a file.
+synced, of the machine; a failed one changed nothing; the reserve is never larger than
+``RESERVE_BYTES``, and it is missing only while the disk is full. Replaces ZooKeeper; one process at
+a time uses a file.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ from typing import Any, Final
 
 import trio
 
-from minibroker.broker.log.failures import StorageFailed, free_bytes, ignore_failure
-from minibroker.broker.metadata.store.reserve import Reserve
+from minibroker.broker.log.errors import StorageFailed, free_bytes, ignore_failure
 from minibroker.broker.metadata.store.tree import (
     ANY_VERSION,
     BadPathError,
@@ -48,6 +49,49 @@ from minibroker.broker.metadata.store.tree import (
     sequence_text,
 )
 from minibroker.broker.metadata.store.watches import Watches
+from minibroker.runtime.system import reserve_space
+
+SUFFIX: Final = ".reserve"
+RESERVE_BYTES: Final = 256 * 1024
+"""Room for the write-ahead log of a few deletions; a node is smaller than a page as a rule."""
+
+
+class Reserve:
+    """The reserve next to a store's file; none for a store in memory."""
+
+    def __init__(self, store: str | None) -> None:
+        self._path = None if store is None else store + SUFFIX
+        self._is_held = self._path is not None and _is_complete(self._path)
+
+    def release(self) -> bool:
+        """Give the space back; returns whether there was any."""
+        if self._path is None or not self._is_held:
+            return False
+        self._is_held = False
+        with suppress(OSError):
+            os.truncate(self._path, 0)
+            return True
+        return False
+
+    def restore(self) -> None:
+        """Take the space again once there is twice as much."""
+        if self._is_held or self._path is None or free_bytes(self._path) < 2 * RESERVE_BYTES:
+            return
+        with suppress(OSError):
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                reserve_space(fd, RESERVE_BYTES)
+                self._is_held = True
+            finally:
+                os.close(fd)
+
+
+def _is_complete(path: str) -> bool:
+    try:
+        return os.lstat(path).st_size == RESERVE_BYTES
+    except OSError:
+        return False
+
 
 MEMORY = ":memory:"
 _COMPANIONS = ("-wal", "-shm")

@@ -3,7 +3,9 @@
 Owns the session, operations that wait while it is suspended, and the ephemeral nodes of this
 broker. It must never know what nodes mean. Invariant: an answer is given once, even if the
 connection was lost during the operation; the ephemeral nodes exist whenever there is a session, or
-the store has failed and says so. Kafka's ``KafkaZkClient``.
+the store has failed and says so. A transaction is atomic: one node that only it can have written
+proves that it was executed, and one without any effect may be sent again. Kafka's
+``KafkaZkClient``.
 
 kazoo keeps the connection in its own threads. They only enqueue calls into trio's loop, which has
 all state; all calls to kazoo enqueue a request and return. Time is the machine's, not the broker's
@@ -16,10 +18,10 @@ readers get `EventsLostError`.
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 from kazoo import exceptions as zk
@@ -45,23 +47,22 @@ from minibroker.broker.metadata.store.tree import (
     UnavailableError,
     check_data,
     check_path,
+    parent_of,
 )
 from minibroker.broker.metadata.store.watches import Watches
 from minibroker.broker.metadata.store.zookeeper_client import (
+    CONNECTION_ERRORS,
     ZooKeeperAccess,
     acl_of,
     add_watch,
+    close_previous_session,
     explain_unavailable,
+    failed_operation_error,
     make_client,
     receive_watch_events,
-)
-from minibroker.broker.metadata.store.zookeeper_errors import (
-    CONNECTION_ERRORS,
-    failed_operation_error,
+    save_session,
     to_store_error,
 )
-from minibroker.broker.metadata.store.zookeeper_outcome import FoundNode, Tree, find_outcome
-from minibroker.broker.metadata.store.zookeeper_session import close_previous_session, save_session
 
 REQUEST_MAX_BYTES: Final = 0xFFFFF
 """Largest request of a server (jute.maxbuffer); it disconnects on a larger one."""
@@ -429,3 +430,89 @@ def _check(operation: Operation) -> int:
 
 def _lost() -> EventsLostError:
     return EventsLostError("the connection to ZooKeeper was lost; read the tree again")
+
+
+class FoundNode(NamedTuple):
+    """A node, with the numbers of the transactions that created it and last set its data.
+
+    ``owner`` is the session that an ephemeral node belongs to, 0 for others.
+    """
+
+    data: bytes
+    version: int
+    created_by: int
+    set_by: int
+    owner: int
+
+
+class Tree(NamedTuple):
+    """Reads one node (None if it does not exist), and the names of its children."""
+
+    look: Callable[[str], Awaitable[FoundNode | None]]
+    children: Callable[[str], Awaitable[list[str]]]
+
+
+async def find_outcome(
+    operations: Sequence[Operation], tree: Tree, *, since: int, session: int
+) -> list[Result] | None:
+    """The results of operations sent when ``since`` was the newest transaction known; None if
+    they were not done.
+
+    ``session`` is ours now: ephemeral nodes of an earlier one are about to go.
+    """
+    results: list[Result] = []
+    proven = False
+    gone = True
+    for number, operation in enumerate(operations):
+        match operation:
+            case Create(path, data, ephemeral, True):
+                name = await _numbered(path, data, tree, since, session if ephemeral else 0)
+                proven |= name is not None
+                gone = False
+                results.append(name or path)
+            case Create(path, data, ephemeral):
+                node = await tree.look(path)
+                proven |= (
+                    node is not None
+                    and node.created_by > since
+                    and (node.data == data or _sets_after(operations, number) > 0)
+                    and node.owner == (session if ephemeral else 0)
+                )
+                gone &= node is None and _deletes_after(operations, number)
+                results.append(path)
+            case Set(path, data):
+                node, later = await tree.look(path), _sets_after(operations, number)
+                if node is not None:
+                    proven |= node.set_by > since and (node.data == data or later > 0)
+                gone &= node is None and _deletes_after(operations, number)
+                results.append(0 if node is None else node.version - later)
+            case Delete(path):
+                node = await tree.look(path)
+                gone &= node is None or node.created_by > since
+                results.append(None)
+            case Check():
+                results.append(None)
+    only_checks = all(isinstance(operation, Check) for operation in operations)
+    return results if (proven or gone) and not only_checks else None
+
+
+def _sets_after(operations: Sequence[Operation], number: int) -> int:
+    path = operations[number].path
+    return sum(isinstance(op, Set) and op.path == path for op in operations[number + 1 :])
+
+
+def _deletes_after(operations: Sequence[Operation], number: int) -> bool:
+    path = operations[number].path
+    return any(isinstance(op, Delete) and op.path == path for op in operations[number + 1 :])
+
+
+async def _numbered(path: str, data: bytes, tree: Tree, since: int, owner: int) -> str | None:
+    """Find the sequential node that only this operation can have created."""
+    parent, _, start = path.rpartition("/")
+    for name in await tree.children(parent_of(path)):
+        if name.startswith(start) and name.removeprefix(start).isdigit():
+            node = await tree.look(f"{parent}/{name}")
+            ours = node is not None and (node.data, node.owner) == (data, owner)
+            if node is not None and ours and node.created_by > since:
+                return f"{parent}/{name}"
+    return None

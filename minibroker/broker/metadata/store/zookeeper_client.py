@@ -1,29 +1,109 @@
-"""kazoo's client with what the store needs: authentication, TLS, and watches of subtrees.
+"""kazoo's client with what the store needs: authentication, TLS, watches of subtrees, and errors.
 
 Owns everything that depends on kazoo's internals, in three places: a request that kazoo has no
 method for, the reader of watch events, which would drop answers to it, and the time a server has to
-confirm a session. It must never know what the
-store does with either. Invariant: nothing here blocks, and a client that was created can read its
-certificates. Kafka's ``ZooKeeperClient`` and ``ZKClientConfig``.
+confirm a session; the table of errors; and the file with the session of the program's former
+process, which is ended before a new one starts. It must never know what the store does with any of
+them. Invariant: a client that was created can read its certificates; every error of a server
+becomes a `StoreError` with its path, except for `CONNECTION_ERRORS`, whose outcome is unknown; only
+the owner of a data directory uses the session's file in it. Kafka's ``ZooKeeperClient`` and
+``ZKClientConfig``, and ZooKeeper's ``KeeperException.Code``.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
+from kazoo import exceptions as zk
 from kazoo import security
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Watch, int_struct, write_string
 
 from minibroker.broker import settings as config
-from minibroker.broker.metadata.store.tree import StoreError, StoreEvent, StoreEventKind
+from minibroker.broker.metadata.store.tree import (
+    BadPathError,
+    BadVersionError,
+    Create,
+    EphemeralParentError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    StoreError,
+    StoreEvent,
+    StoreEventKind,
+    parent_of,
+)
 from minibroker.broker.security.handshakes import BadPem, Pem, client_context, explain_tls_failure
 from minibroker.broker.settings import ConnectString, Settings
+
+CONNECTION_ERRORS: Final = (
+    zk.ConnectionLoss,
+    zk.SessionExpiredError,  # kazoo's ConnectionClosedError is one too
+    zk.SessionMovedError,
+    zk.OperationTimeoutError,
+)
+"""The server may or may not have executed the operation."""
+
+_ROLLED_BACK: Final = (zk.RolledBackError, zk.RuntimeInconsistency)
+"""Results of operations in a failed transaction that did not cause the failure."""
+
+
+def failed_operation_error(
+    operations: Sequence[Operation], answers: Sequence[Any]
+) -> StoreError | None:
+    """Return the error of the operation that failed a transaction; None if it succeeded."""
+    wrong = [
+        (isinstance(answer, _ROLLED_BACK), number)
+        for number, answer in enumerate(answers)
+        if isinstance(answer, Exception)
+    ]
+    if not wrong:
+        return None
+    _, number = min(wrong)
+    operation, error = operations[number], answers[number]
+    path = operation.path
+    if isinstance(operation, Create) and not isinstance(error, zk.NodeExistsError):
+        path = parent_of(path)
+    return to_store_error(error, path)
+
+
+_ERRORS: Final[dict[type[Exception], tuple[type[StoreError], str]]] = {
+    zk.NoNodeError: (NoNodeError, "does not exist"),
+    zk.NodeExistsError: (NodeExistsError, "exists already"),
+    zk.BadVersionError: (BadVersionError, "has another version"),
+    zk.NotEmptyError: (NotEmptyError, "has children"),
+    zk.NoChildrenForEphemeralsError: (
+        EphemeralParentError,
+        "is ephemeral and can have no children",
+    ),
+    zk.BadArgumentsError: (BadPathError, "is no path for ZooKeeper"),
+    zk.NoAuthError: (
+        StoreError,
+        "ZooKeeper denied access; check zookeeper.digest.username and its password",
+    ),
+    zk.InvalidACLError: (
+        StoreError,
+        "this connection has no ZooKeeper identity, so zookeeper.set.acl can't protect it",
+    ),
+    zk.UnimplementedError: (StoreError, "this ZooKeeper is too old; 3.6 or newer is needed"),
+}
+
+
+def to_store_error(error: Exception, path: str) -> StoreError:
+    """Convert the error of an operation on ``path``."""
+    kind, text = _ERRORS.get(type(error), (StoreError, f"ZooKeeper answered {error!r}"))
+    return kind(path, text)
+
 
 RECONNECT_FIRST_S: Final = 0.05
 RECONNECT_MAX_S: Final = 1.0
@@ -210,3 +290,41 @@ def receive_watch_events(client: KazooClient, on_event: Callable[[StoreEvent], N
             on_event(StoreEvent(kind, watched.path))
 
     client._connection._read_watch_event = read  # noqa: SLF001
+
+
+Session: TypeAlias = tuple[int, bytes]
+"""A session's number and its password."""
+
+
+def save_session(file: Path, session: Session) -> None:
+    """Write the file; only its owner can read it, because it gives access to the session."""
+    number, password = session
+    fresh = file.with_suffix(".part")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
+    fresh.write_text(json.dumps({"session": number, "password": password.hex()}))
+    os.replace(fresh, file)
+
+
+def load_session(file: Path) -> Session | None:
+    """Read the session in the file; None if it is missing or unreadable."""
+    try:
+        kept = json.loads(file.read_text())
+        return int(kept["session"]), bytes.fromhex(kept["password"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def close_previous_session(access: ZooKeeperAccess, file: Path) -> None:
+    """End the saved session and so its ephemeral nodes; blocks up to ``access.patience_s``.
+
+    Without an answer nothing is lost: opening the new session reports the problem.
+    """
+    former = load_session(file)
+    if former is None:
+        return
+    client, _ = make_client(access, former)
+    with suppress(Exception):
+        client.start(timeout=access.patience_s)
+        client.stop()
+        client.close()

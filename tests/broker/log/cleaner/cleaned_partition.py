@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from minibroker.broker.log.cleaner.cleaning import clean
+from minibroker.broker.log.cleaner.cleaning import CleaningResult, CleaningTask, clean
 from minibroker.broker.log.cleaner.log_cleaning import Buffers, LogCleaning
-from minibroker.broker.log.cleaner.task import CleaningResult, CleaningTask
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.replica_manager import Partition

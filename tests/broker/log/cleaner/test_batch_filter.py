@@ -1,19 +1,31 @@
+"""Tests."""
+
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minibroker.broker.log.cleaner.batch_filter import (
+    BYTES_MIN,
+    ENTRY_BYTES,
+    KEY_BYTES_MAX,
     BatchFilter,
+    CleanedTransactions,
     Filtered,
     LastRecord,
+    OffsetMap,
     SourceBatch,
+    entries_max,
     map_keys,
+    read_fields,
+    short_key,
 )
-from minibroker.broker.log.cleaner.cleaned_transactions import CleanedTransactions
-from minibroker.broker.log.cleaner.offset_map import OffsetMap
+from minibroker.broker.log.transactions import AbortedTransaction
 from minibroker_protocol.control_records import EndTransactionMarker, build_marker
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.records import (
+    HEADER_BYTES,
     Record,
     TimestampType,
     build_batch,
@@ -143,3 +155,100 @@ def test_unknown_codec_is_a_decode_error() -> None:
     unknown = batch._replace(header=batch.header._replace(attributes=7))
     with pytest.raises(DecodeError, match="codec 7"):
         unknown.section()
+
+
+@given(st.sets(st.binary(max_size=80)))
+def test_short_keys_are_as_different_as_keys(keys: set[bytes]) -> None:
+    assert len({short_key(key) for key in keys}) == len(keys)
+    assert all(len(short_key(key)) <= KEY_BYTES_MAX + 1 for key in keys)
+
+
+def test_size_of_a_map_is_never_below_the_minimum() -> None:
+    assert entries_max(0) == BYTES_MIN // ENTRY_BYTES
+    assert entries_max(100 * BYTES_MIN) == 100 * BYTES_MIN // ENTRY_BYTES
+
+
+def test_full_map_accepts_nothing_more() -> None:
+    offset_map = OffsetMap(2)
+    assert offset_map.put_all([(b"a", 1), (b"b", 2)], 2)
+    assert offset_map.utilization == 1
+    assert not offset_map.put_all([(b"a", 3)], 1)
+    assert offset_map.offsets == {b"a": 1, b"b": 2}
+    assert len(offset_map) == 2
+
+
+RECORDS = st.lists(
+    st.builds(
+        Record,
+        timestamp=st.integers(0, 2**40),
+        key=st.none() | st.binary(max_size=200),
+        value=st.none() | st.binary(max_size=200),
+        headers=st.just(()) | st.just((("h", None),)),
+    ),
+    min_size=1,
+    max_size=70,
+)
+
+
+@given(RECORDS)
+def test_fields_are_those_of_the_records(records: list[Record]) -> None:
+    data = build_batch(records, base_offset=1000)
+    fields = read_fields(data, HEADER_BYTES, len(records), 1000)
+    found = list(iter_records(data))
+    assert fields.offsets == [record.offset for record in found]
+    assert fields.keys == [None if r.key is None else short_key(r.key) for r in found]
+    assert fields.tombstones == [i for i, r in enumerate(found) if r.value is None]
+    assert fields.positions[-1] == len(data)
+
+
+@given(RECORDS, st.data())
+def test_damage_is_a_decode_error_or_is_read(records: list[Record], data: st.DataObject) -> None:
+    section = bytearray(build_batch(records)[HEADER_BYTES:])
+    at = data.draw(st.integers(0, len(section) - 1))
+    section[at] ^= data.draw(st.integers(1, 255))
+    try:
+        fields = read_fields(bytes(section), 0, len(records), 0)
+    except DecodeError:
+        return
+    assert len(fields.keys) == len(records)
+
+
+def test_record_that_is_cut_off_is_a_decode_error() -> None:
+    section = build_batch([Record(key=b"a", value=b"value")])[HEADER_BYTES:]
+    for size in range(len(section)):
+        with pytest.raises(DecodeError):
+            read_fields(section[:size], 0, 1, 0)
+
+
+FIRST = AbortedTransaction(1, 10, 19, 20)
+SECOND = AbortedTransaction(1, 30, 39, 40)
+
+
+def test_aborted_transaction_with_data_keeps_marker_and_entry() -> None:
+    transactions = CleanedTransactions([SECOND, FIRST])
+    assert not transactions.is_aborted(1, 9)
+    assert not transactions.is_dispensable(1, 9, committed=True)
+    assert transactions.is_aborted(1, 10)
+    assert not transactions.is_dispensable(1, 19, committed=False)
+    assert transactions.kept == [FIRST]
+    assert transactions.is_dispensable(1, 39, committed=False), "its data is gone"
+    assert transactions.kept == [FIRST]
+
+
+def test_commit_marker_is_dispensable_without_data() -> None:
+    transactions = CleanedTransactions()
+    assert transactions.is_dispensable(1, 5, committed=True)
+    assert not transactions.is_aborted(1, 6)
+    assert not transactions.is_dispensable(1, 7, committed=True)
+    assert transactions.is_dispensable(1, 8, committed=True)
+
+
+def test_other_control_batch_stays() -> None:
+    assert not CleanedTransactions().is_dispensable(1, 5, committed=None)
+
+
+def test_producers_are_independent() -> None:
+    transactions = CleanedTransactions([FIRST])
+    assert not transactions.is_aborted(2, 12)
+    assert transactions.is_aborted(1, 13)
+    assert not transactions.is_dispensable(2, 14, committed=True)

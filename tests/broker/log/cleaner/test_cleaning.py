@@ -1,15 +1,26 @@
+"""Tests."""
+
 from __future__ import annotations
 
 import errno
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minibroker.broker.log.cleaner.cleaning import clean
-from minibroker.broker.log.cleaner.task import CleaningFailedError, CleaningTask, SourceSegment
-from minibroker_protocol.records import Record, build_batch, iter_records
+from minibroker.broker.log.cleaner.batch_filter import LastRecord
+from minibroker.broker.log.cleaner.cleaning import (
+    CleanedSegment,
+    CleaningFailedError,
+    CleaningTask,
+    SourceSegment,
+    clean,
+)
+from minibroker.broker.log.segment import OFFSET_ENTRY, TIME_ENTRY
+from minibroker.broker.log.transactions import AbortedTransaction, TransactionIndex
+from minibroker_protocol.records import Record, build_batch, iter_records, parse_batch_header
 from tests.broker.log.cleaner.cleaned_partition import run
 
 
@@ -71,3 +82,44 @@ def test_full_disk_is_no_failure_of_the_log(
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match="No space left"):
         run(task(tmp_path, size))
+
+
+def test_task_is_plain_data() -> None:
+    groups = ((SourceSegment(0, 1, 2),),)
+    aborted = (AbortedTransaction(1, 2, 3, 4),)
+    task = CleaningTask("d", groups, 0, 1, 2, 3, 4, 5, 6, {1: LastRecord(2, 3)}, aborted)
+    assert pickle.loads(pickle.dumps(task)) == task
+
+
+STEM = f"{100:020}"
+
+
+def test_cleaned_copy_has_all_indexes(tmp_path: Path) -> None:
+    (tmp_path / f"{STEM}.log.cleaned").write_bytes(b"of a killed process")
+    copy = CleanedSegment(str(tmp_path), 100, index_interval_bytes=1, buffer_bytes=4096)
+    data = b""
+    for offset in (100, 105, 109):
+        data = build_batch([Record(timestamp=offset, key=b"k")], base_offset=offset)
+        copy.write(parse_batch_header(data), data, offset)
+    aborted = AbortedTransaction(1, 100, 105, 106)
+    group = copy.finish([aborted], has_index=False, modified_ms=7000)
+    log = tmp_path / f"{STEM}.log.cleaned"
+    assert group.size == log.stat().st_size == 3 * len(data)
+    assert (group.next_offset, group.max_timestamp, group.aborted_count) == (110, 109, 1)
+    assert log.stat().st_mtime == 7
+    assert group.inode == log.stat().st_ino
+    offsets = (tmp_path / f"{STEM}.index.cleaned").read_bytes()
+    assert list(OFFSET_ENTRY.iter_unpack(offsets)) == [(5, len(data)), (9, 2 * len(data))]
+    times = (tmp_path / f"{STEM}.timeindex.cleaned").read_bytes()
+    assert list(TIME_ENTRY.iter_unpack(times)) == [(105, 5), (109, 9)]
+    index = TransactionIndex((tmp_path / f"{STEM}.txnindex.cleaned").read_bytes())
+    assert list(index) == [aborted]
+
+
+def test_empty_transaction_index_replaces_one(tmp_path: Path) -> None:
+    copy = CleanedSegment(str(tmp_path), 100, index_interval_bytes=1, buffer_bytes=4096)
+    copy.finish([], has_index=True, modified_ms=0)
+    assert (tmp_path / f"{STEM}.txnindex.cleaned").read_bytes() == b""
+    copy = CleanedSegment(str(tmp_path), 7, index_interval_bytes=1, buffer_bytes=4096)
+    copy.close()
+    assert not (tmp_path / f"{7:020}.txnindex.cleaned").exists()

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import socket
 import ssl
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from kazoo import exceptions as zk
 from kazoo.protocol.connection import AUTH_XID
 from kazoo.protocol.serialization import int_struct, write_buffer, write_string
 
 from minibroker.broker.metadata.store import zookeeper_client
-from minibroker.broker.metadata.store.tree import StoreError, StoreEvent, StoreEventKind
+from minibroker.broker.metadata.store.tree import (
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    StoreError,
+    StoreEvent,
+    StoreEventKind,
+)
 from minibroker.broker.metadata.store.zookeeper_client import (
     AddWatch,
     ConnectionAttempts,
     ZooKeeperAccess,
     access_from,
     acl_of,
+    close_previous_session,
     explain_unavailable,
+    failed_operation_error,
+    load_session,
     make_client,
     receive_watch_events,
+    save_session,
+    to_store_error,
 )
 from minibroker.broker.security.handshakes import Pem
 from minibroker.broker.settings import Settings
@@ -202,3 +218,58 @@ def test_server_that_does_not_confirm_session_is_tried_again(
         assert client._connection.connection_stopped.wait(20)
         client.handler.stop()
         client.close()
+
+
+def test_successful_transaction_yields_no_error() -> None:
+    assert failed_operation_error([Create("/a")], ["/a"]) is None
+
+
+def test_failing_operation_is_identified_among_rolled_back_ones() -> None:
+    operations: list[Operation] = [Create("/a"), Create("/b/c"), Set("/d", b"")]
+    answers = [zk.RolledBackError(), zk.NoNodeError(), zk.RuntimeInconsistency()]
+    error = failed_operation_error(operations, answers)
+    assert isinstance(error, NoNodeError)
+    assert str(error) == "/b: does not exist"
+
+
+def test_existing_node_error_names_the_node() -> None:
+    error = failed_operation_error([Create("/b/c")], [zk.NodeExistsError()])
+    assert isinstance(error, NodeExistsError)
+    assert error.path == "/b/c"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (zk.NoAuthError(), "zookeeper.digest.username"),
+        (zk.UnimplementedError(), "3.6 or newer"),
+        (zk.DataInconsistency(), "ZooKeeper answered DataInconsistency"),
+    ],
+)
+def test_other_zookeeper_errors_become_explained_store_errors(error: Exception, said: str) -> None:
+    found = to_store_error(error, "/a")
+    assert type(found) is StoreError
+    assert said in str(found)
+
+
+def test_session_file_round_trip_is_private(tmp_path: Path) -> None:
+    file = tmp_path / "session"
+    assert load_session(file) is None
+    for number in (-5, 7):
+        save_session(file, (number, b"p" * 16))
+        assert load_session(file) == (number, b"p" * 16)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("text", ["", "7", "{}", '{"session": "x", "password": ""}', "\0"])
+def test_damaged_file_is_treated_as_missing(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "session"
+    file.write_text(text)
+    assert load_session(file) is None
+
+
+def test_unreachable_server_is_retried(tmp_path: Path) -> None:
+    file = tmp_path / "session"
+    save_session(file, (7, b"p" * 16))
+    close_previous_session(ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 5.0, 0.2), file)

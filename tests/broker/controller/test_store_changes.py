@@ -1,9 +1,10 @@
-"""Topics that other programs create, change and delete in the store of a running controller."""
+"""Following a part of a store through all that happens to the store."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -11,8 +12,14 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.broker.controller import topic_changes
-from minibroker.broker.controller.topic_changes import TopicChanges
+from minibroker.broker.controller import store_changes as topic_changes
+from minibroker.broker.controller.store_changes import (
+    PAUSE_S,
+    TopicChanges,
+    follow,
+    watch_leadership,
+)
+from minibroker.broker.metadata import layout
 from minibroker.broker.metadata.configs import Alteration, Op
 from minibroker.broker.metadata.configs import ConfigOperation as ConfigStep
 from minibroker.broker.metadata.controller import ClusterController
@@ -22,14 +29,111 @@ from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.store.tree import (
     Create,
     Delete,
+    EventsLostError,
     NotEmptyError,
     Operation,
     Result,
     Set,
+    StoreError,
+    StoreEvent,
+    StoreNode,
+    UnavailableError,
 )
 from minibroker.broker.metadata.topics import NewPartitions, NewTopic
+from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.settings import Settings
 from minibroker_protocol.errors import ErrorCode
+
+
+class Follower:
+    """Notes its calls; pauses until the test continues it."""
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+        self.go_on = trio.Event()
+
+    async def begin(self) -> None:
+        self.noted.append("begin")
+
+    async def heard(self, event: StoreEvent) -> None:
+        self.noted.append(f"{event.kind.value} {event.path}")
+
+    async def pause(self, seconds: float) -> None:
+        assert seconds == PAUSE_S
+        self.noted.append("pause")
+        await self.go_on.wait()
+
+    async def run(self, store: SqliteStore) -> None:
+        await follow(store, "/a", self.begin, self.heard, pause=self.pause, log=EventLog("test"))
+
+
+async def test_store_watch_reads_first_then_follows_until_store_ends(nursery: trio.Nursery) -> None:
+    store, follower = SqliteStore(MEMORY), Follower()
+    async with trio.open_nursery() as lives:
+        lives.start_soon(follower.run, store)
+        await wait_all_tasks_blocked()
+        await store.create("/a")
+        await store.create("/b")
+        await wait_all_tasks_blocked()
+        await store.close()
+    assert follower.noted == ["begin", "created /a"]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_watch_restarts_immediately_or_after_backoff(
+    is_lost: bool, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, follower = SqliteStore(MEMORY), Follower()
+    watch = store.watch
+
+    @contextmanager
+    def broken(path: str) -> Iterator[Any]:
+        monkeypatch.setattr(store, "watch", watch)
+        with watch(path) as events:
+            events.end(EventsLostError("away") if is_lost else UnavailableError(path, "away"))  # type: ignore[attr-defined]
+            yield events
+
+    monkeypatch.setattr(store, "watch", broken)
+    nursery.start_soon(follower.run, store)
+    await wait_all_tasks_blocked()
+    if not is_lost:
+        assert follower.noted == ["begin", "pause"]
+        follower.go_on.set()
+        await wait_all_tasks_blocked()
+    await store.create("/a")
+    await wait_all_tasks_blocked()
+    assert [note for note in follower.noted if note != "pause"] == ["begin", "begin", "created /a"]
+    await store.close()
+
+
+async def test_repeated_warning_is_logged_once(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, tries = SqliteStore(MEMORY), 0
+    wrong = iter(["away"] * 3 + ["worse"] * 2)
+
+    async def begin() -> None:
+        nonlocal tries
+        tries += 1
+        for text in wrong:
+            raise UnavailableError("/a", text)
+
+    async def heard(event: StoreEvent) -> None:
+        del event
+
+    async def pause(seconds: float) -> None:
+        del seconds
+        await trio.lowlevel.checkpoint()
+
+    async def run() -> None:
+        await follow(store, "/a", begin, heard, pause=pause, log=EventLog("test"))
+
+    nursery.start_soon(run)
+    await wait_all_tasks_blocked()
+    assert tries == 6
+    assert len(caplog.records) == 2
+    await store.close()
+
 
 OFFSETS = "__consumer_offsets"
 
@@ -346,3 +450,97 @@ async def test_delete_failed_by_store_changes_succeeds_on_retry(
     controller.store.before = []
     await controller.publish((await controller.cluster.delete_topics(["t"])).updates)
     assert controller.partitions("t") is None
+
+
+MINE = layout.broker_path(1)
+
+
+class FlakyStore(SqliteStore):
+    """A store that can be away."""
+
+    away = False
+
+    async def get(self, path: str) -> StoreNode:
+        if self.away:
+            raise UnavailableError(path, "away")
+        return await super().get(path)
+
+    def return_from_away(self) -> None:
+        self.away = False
+        self._watches.end(EventsLostError("was away"))
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[FlakyStore]:
+    made = FlakyStore(MEMORY)
+    await made.ensure(layout.BROKERS)
+    for path in (layout.CONTROLLER, MINE):
+        await made.create(path, b"me", ephemeral=True)
+    yield made
+    await made.close()
+
+
+class Holder:
+    """A controller that holds its office until ``reason`` says why not."""
+
+    def __init__(self, store: FlakyStore, nursery: trio.Nursery) -> None:
+        self.reason: str | None = None
+        self.ended = trio.Event()
+        nursery.start_soon(self._hold, store)
+
+    async def _hold(self, store: FlakyStore) -> None:
+        self.reason = await watch_leadership(store, 1)
+        self.ended.set()
+
+
+@pytest.mark.parametrize("path", [layout.CONTROLLER, MINE])
+async def test_controller_resigns_after_node_deletion(
+    store: FlakyStore, nursery: trio.Nursery, path: str
+) -> None:
+    holder = Holder(store, nursery)
+    await wait_all_tasks_blocked()
+    await store.delete(path)
+    await holder.ended.wait()
+    assert holder.reason == f"{path} was deleted"
+
+
+async def test_controller_resigns_if_replaced_during_store_outage(
+    store: FlakyStore, nursery: trio.Nursery
+) -> None:
+    holder = Holder(store, nursery)
+    await wait_all_tasks_blocked()
+    store.away = True
+    await store.set(layout.CONTROLLER, b"another")
+    await wait_all_tasks_blocked()
+    assert holder.reason is None
+    store.return_from_away()
+    await holder.ended.wait()
+    assert holder.reason == "/controller belongs to another broker now: b'another'"
+
+
+async def test_store_that_has_failed_ends_the_office(
+    store: FlakyStore, nursery: trio.Nursery
+) -> None:
+    holder = Holder(store, nursery)
+    await wait_all_tasks_blocked()
+    store._watches.end(StoreError(MINE, "taken"))
+    await holder.ended.wait()
+    assert holder.reason == f"{MINE}: taken"
+
+
+async def test_unrelated_node_changes_keep_controller(
+    store: FlakyStore, nursery: trio.Nursery
+) -> None:
+    holder = Holder(store, nursery)
+    await wait_all_tasks_blocked()
+    store.away = True
+    await store.set(MINE, b"me")
+    await wait_all_tasks_blocked()
+    store.return_from_away()
+    await wait_all_tasks_blocked()
+    await store.create(layout.broker_path(2), b"another")
+    await wait_all_tasks_blocked()
+    assert holder.reason is None
+    store._watches.end()  # as closing does
+    await holder.ended.wait()
+    assert holder.reason == ""

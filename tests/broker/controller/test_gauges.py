@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from minibroker.broker.metrics.quota_gauges import read_gauges
+import pytest
+
+from minibroker.broker.controller import gauges as gauges_module
+from minibroker.broker.controller.gauges import client_metric_gauges, read_gauges
 from minibroker.broker.quotas.controller_mutation import MutationQuota
 from minibroker.broker.quotas.entity import USER, Entity, QuotaTable, Tags
 from minibroker.broker.quotas.ledger import EXPIRES_MS, QuotaLedger
 from minibroker.broker.quotas.manager import ClientQuotaManager
 from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.telemetry.instances import ClientInstances
+from minibroker.broker.telemetry.otlp import MetricPoint
+from minibroker.broker.telemetry.subscriptions import TelemetryProperties, select
 
 WHO = ("u v", "c")
 TABLE = QuotaTable(
@@ -51,3 +57,43 @@ def test_label_length_and_number_of_gauges_are_limited() -> None:
     gauges = read_gauges(ledger, QuotaTable(), 1000)
     assert all(len(label) <= 200 for _, labels in gauges for label in labels)
     assert len(gauges) <= 400
+
+
+NOW = 1_000_000
+POINT = MetricPoint("records.total", (("a", "b"), ("topic", "t")), 7.0)
+
+
+def client(name: str) -> TelemetryProperties:
+    return TelemetryProperties(name, f"app-{name}", "java", "4.4.0", "10.0.0.1", "5000")
+
+
+@pytest.fixture
+def known() -> ClientInstances:
+    made = ClientInstances(size_max_bytes=100)
+    for name in ("1", "2"):
+        made.add(name.encode(), client(name), (), select((), client(name)), NOW)
+        made.ask(name.encode(), NOW)
+        made.keep(name.encode(), [POINT, POINT._replace(name="x" * 500)])
+    return made
+
+
+def test_points_have_bounded_labels(known: ClientInstances) -> None:
+    gauges = client_metric_gauges(known, NOW + 1)
+    assert gauges.pop(("minibroker_client_instances", ())) == 2
+    labels = ("app-1", "1", "records.total", "a=b,topic=t")
+    assert gauges["minibroker_client_metric", labels] == 7.0
+    assert {len(text) <= gauges_module.LABEL_MAX for _, texts in gauges for text in texts} == {True}
+    assert len(gauges) == 4
+
+
+def test_series_of_the_clients_seen_last_are_shown(
+    known: ClientInstances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gauges_module, "SERIES_MAX", 2)
+    gauges = client_metric_gauges(known, NOW + 1)
+    assert {labels[1] for _, labels in gauges if labels} == {"2"}
+
+
+def test_expired_clients_are_not_shown(known: ClientInstances) -> None:
+    late = NOW + 3 * 300_000 + 1
+    assert client_metric_gauges(known, late) == {}
