@@ -54,7 +54,7 @@ from minibroker.broker.security.scram import credential
 from minibroker.broker.settings import NODE_ID, ZOOKEEPER_CONNECT, ConfigError, Settings
 from minibroker.broker.settings.dynamic import DEFAULT_NAME
 from minibroker.cli import credentials
-from minibroker.cli.errors import CliError, InvalidUsage, Unreachable
+from minibroker.cli.output import CliError, InvalidUsage, Unreachable
 from minibroker.client.connection import REQUEST_TIMEOUT_S
 from minibroker.client.errors import BrokerError
 from minibroker.runtime.hosts import unresolvable
