@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Self
 
 from system_tests.harness.jars import classpath, kafka_jars
 from system_tests.harness.jvm import ERRORS, short_jvm
@@ -88,6 +88,19 @@ class RunningBroker:
         self.process.wait(10)
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Stop and forget the broker; without an error, assert that it printed no traceback."""
+        try:
+            self.stop()
+            # Whatever a test or a client did: a traceback is never right.
+            found = self.kind == "minibroker" and "Traceback" in self.printed()
+            assert kind is not None or not found, self.printed()[-4000:]
+        finally:
+            self.forget()
 
     def forget(self) -> None:
         """Kill what is left and close the file of its output."""

@@ -104,12 +104,9 @@ def peer(kafka_libs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> It
     files = Peer(None, ("", 0), tmp_path)  # type: ignore[arg-type]
     files.write("one.pem")
     broker, with_tls = start(request.param, tmp_path)
-    try:
+    with broker:
         prepare(broker)
         yield Peer(broker, with_tls, tmp_path)
-    finally:
-        broker.stop()
-        broker.forget()
 
 
 def test_kafka_and_minibroker_accept_same_keystore_changes(peer: Peer) -> None:

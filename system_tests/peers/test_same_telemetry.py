@@ -25,16 +25,13 @@ INTENDED: Final = dict.fromkeys(
 
 def test_kafka_and_minibroker_answer_pushes_alike(kafka_libs: Path, tmp_path: Path) -> None:
     plugin = {"metric.reporters": "TelemetryPlugin"}
-    started = [start_minibroker()]
-    try:
-        started.append(start_kafka(tmp_path / "kafka", settings=plugin, plugins=java_driver()))
-        for broker in started:
+    theirs = start_kafka(tmp_path / "kafka", settings=plugin, plugins=java_driver())
+    answers = []
+    with theirs, start_minibroker() as ours:
+        for broker in (ours, theirs):
             prepare(broker)
-        own, kafka = (run_conversation(broker, pushes).answers for broker in started)
-    finally:
-        for broker in started:
-            broker.stop()
-            broker.forget()
+            answers.append(run_conversation(broker, pushes).answers)
+    own, kafka = answers
     differ = {name: differences(kafka[name], own[name]) for name in kafka}
     unlike = {name: lines for name, lines in differ.items() if lines}
     unknown = {name: lines for name, lines in unlike.items() if name not in INTENDED}

@@ -23,7 +23,9 @@ from system_tests.clients.model import (
     Cluster,
     Group,
     GroupMember,
+    Joining,
     Member,
+    Producing,
     Record,
     Refused,
     Stored,
@@ -136,20 +138,9 @@ class JavaClient(Client):
         super().__init__(bootstrap_servers)
         self._jvm = _Jvm(bootstrap_servers, self.client_id)
 
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        *,
-        replicas: int = 1,
-        configs: Mapping[str, str] | None = None,
-    ) -> None:
+    def _create(self, name: str, partitions: int, replicas: int, configs: dict[str, str]) -> None:
         self._jvm.ask(
-            "create_topic",
-            topic=name,
-            partitions=partitions,
-            replicas=replicas,
-            configs=dict(configs or {}),
+            "create_topic", topic=name, partitions=partitions, replicas=replicas, configs=configs
         )
 
     def delete_topic(self, name: str) -> None:
@@ -161,11 +152,8 @@ class JavaClient(Client):
     def leaders(self, topic: str) -> dict[int, int]:
         return {int(k): v for k, v in self._jvm.ask("leaders", topic=topic).items()}
 
-    def topic_configs(self, topic: str) -> dict[str, str | None]:
-        return dict(self._jvm.ask("configs", kind="TOPIC", name=topic))
-
-    def broker_configs(self, broker_id: int) -> dict[str, str | None]:
-        return dict(self._jvm.ask("configs", kind="BROKER", name=str(broker_id)))
+    def _configs(self, kind: str, name: str) -> dict[str, str | None]:
+        return dict(self._jvm.ask("configs", kind=kind.upper(), name=name))
 
     def cluster(self) -> Cluster:
         seen = self._jvm.ask("cluster")
@@ -187,15 +175,8 @@ class JavaClient(Client):
         )
         return Group(seen["state"].replace("_", "").lower(), members)
 
-    def produce(
-        self,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        acks: str = "all",
-        idempotent: bool = False,
+    def _produce(
+        self, topic: str, partition: int, records: Sequence[Record], how: Producing
     ) -> list[int]:
         lines = [
             [
@@ -212,9 +193,7 @@ class JavaClient(Client):
                 topic=topic,
                 partition=partition,
                 records=lines,
-                codec=codec,
-                acks=acks,
-                idempotent=idempotent,
+                **how._asdict(),
                 max_bytes=CLIENT_MAX_BYTES,
             )
         )
@@ -235,24 +214,12 @@ class JavaClient(Client):
         )
         return found
 
-    def join(
-        self,
-        group: str,
-        topic: str,
-        *,
-        assignor: str = "range",
-        instance_id: str | None = None,
-        start: str = "earliest",
-        max_wait_ms: int = 500,
-    ) -> Member:
+    def _join(self, group: str, topic: str, how: Joining) -> Member:
         member = self._jvm.ask(
             "join",
             group=group,
             topic=topic,
-            assignor=assignor,
-            instance_id=instance_id,
-            start=start,
-            max_wait_ms=max_wait_ms,
+            **how._asdict(),
             session_ms=SESSION_MS,
             heartbeat_ms=HEARTBEAT_MS,
         )
