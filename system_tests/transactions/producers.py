@@ -8,7 +8,6 @@ transactional id.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator, Sequence
@@ -31,6 +30,7 @@ from kafka.structs import OffsetAndMetadata
 from system_tests.harness.compiling import built_with_go, installed_with_npm
 from system_tests.harness.jars import java_driver
 from system_tests.harness.jvm import QUIET, short_jvm
+from system_tests.harness.line_process import LineProcess, ProcessEnded
 from system_tests.harness.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
@@ -257,13 +257,7 @@ class ProcessProducer(TransactionalProducer):
 
     def _open(self) -> None:
         arguments = [self.bootstrap_servers, self.transactional_id, str(self.timeout_ms)]
-        self._process = subprocess.Popen(
-            [*self.command(), *arguments, *self.more_arguments()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self._process = LineProcess([*self.command(), *arguments, *self.more_arguments()])
         self._ask("init")
 
     @classmethod
@@ -275,13 +269,12 @@ class ProcessProducer(TransactionalProducer):
         return ()
 
     def _ask(self, *words: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline().strip()
+        try:
+            answer = self._process.ask(" ".join(map(str, words)), 3 * PATIENCE_S).strip()
+        except ProcessEnded as error:
+            raise failure(str(error)) from None
         if answer != "ok":
-            raise failure(answer or "the process ended")
+            raise failure(answer)
 
     def begin(self) -> None:
         self._ask("begin")
@@ -299,8 +292,7 @@ class ProcessProducer(TransactionalProducer):
         self._ask("abort")
 
     def close(self) -> None:
-        with self._process:
-            self._process.kill()
+        self._process.close()
 
 
 class JavaProducer(ProcessProducer):

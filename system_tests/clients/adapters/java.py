@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import select
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,7 +29,8 @@ from system_tests.clients.model import (
     TopicPartition,
 )
 from system_tests.harness.jars import java_driver
-from system_tests.harness.jvm import QUIET, end_jvm, short_jvm
+from system_tests.harness.jvm import QUIET, short_jvm
+from system_tests.harness.line_process import LineProcess
 from system_tests.harness.waiting import PATIENCE_S, TimedOut
 
 __all__ = ["JavaClient"]
@@ -42,28 +40,12 @@ MEMORY = "-Xmx256m"
 
 class _Jvm:
     def __init__(self, *arguments: str) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the JVM)
-        self._process = subprocess.Popen(
-            [*short_jvm(MEMORY, QUIET), "-cp", java_driver(), "Driver", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
+        self._process = LineProcess(
+            [*short_jvm(MEMORY, QUIET), "-cp", java_driver(), "Driver", *arguments]
         )
 
     def ask(self, op: str, **request: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"op": op, **request}).encode() + b"\n")
-        self._process.stdin.flush()
-        # Answers are awaited one at a time, so nothing of one can be left in the buffer.
-        readable, _, _ = select.select([self._process.stdout], [], [], 3 * PATIENCE_S)
-        if not readable:
-            raise TimedOut(f"the JVM did not answer {op}")
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            raise RuntimeError(f"the JVM ended:\n{self._errors.read().decode()}")
-        answer = json.loads(line)
+        answer = json.loads(self._process.ask(json.dumps({"op": op, **request}), 3 * PATIENCE_S))
         if "code" in answer:
             raise Refused(answer["code"], answer["failed"])
         if "failed" in answer:
@@ -72,9 +54,9 @@ class _Jvm:
 
     def close(self) -> None:
         try:
-            end_jvm(self._process)
+            self._process.end()
         finally:
-            self._errors.close()
+            self._process.close()
 
 
 def _text(data: bytes | None) -> str | None:
