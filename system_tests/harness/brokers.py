@@ -260,6 +260,29 @@ def start_kafka(
     return broker
 
 
+def start_with_listener(
+    kind: str, protocol: str, folder: Path, settings: Mapping[str, str]
+) -> tuple[RunningBroker, tuple[str, int]]:
+    """Start Kafka or minibroker with a second listener of a protocol; return also its address."""
+    if kind == "minibroker":
+        broker = start_minibroker("--listener", f"{protocol}://127.0.0.1:0", settings=settings)
+        host, _, port = broker.bootstrap_servers.split(",")[1].partition(":")
+        return broker, (host, int(port))
+    plain, control, secured = free_port(), free_port(), free_port()
+    listeners = f"PLAINTEXT://127.0.0.1:{plain},{protocol}://127.0.0.1:{secured}"
+    ports = {
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{control}",
+        "advertised.listeners": listeners,
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{control}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        f"{protocol}:{protocol}",
+    }
+    properties, _ = format_kafka(folder / "data", settings={**settings, **ports})
+    broker = launch_kafka(properties, plain)
+    wait_for_port(broker)
+    return broker, ("127.0.0.1", secured)
+
+
 def wait_for_port(broker: RunningBroker, *, pause_s: float = 0.02) -> None:
     def answering() -> bool:
         if broker.process.poll() is not None:
