@@ -166,8 +166,7 @@ def read_up_to(
 
 def compacted_by_kafka(data: Path, topic: str) -> list[tuple[int, bytes | None]]:
     """Let Kafka write and compact a log; return the offsets and values that its consumer reads."""
-    kafka = start_kafka(data, settings={"log.cleaner.backoff.ms": "100"})
-    try:
+    with start_kafka(data, settings={"log.cleaner.backoff.ms": "100"}) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         configs = {
             "cleanup.policy": "compact",
@@ -188,9 +187,6 @@ def compacted_by_kafka(data: Path, topic: str) -> list[tuple[int, bytes | None]]
         wait_until(is_cleaned, "a compacted log")
         found = read_up_to(client, topic, client.bounds(topic, 0)[1] - 1, "before")
         client.close()
-        assert kafka.stop() is not None
-    finally:
-        kafka.forget()
     return found
 
 
