@@ -78,6 +78,8 @@ class Control:
         """Yield the lines of a response that may have no end."""
         with closing(HTTPConnection(self._address)) as connection:
             response = self._respond(connection, "GET", target, None, STREAM_TIMEOUT_S)
+            if response.status >= 300:
+                raise _error(response.status, response.read())
             while line := response.readline():
                 yield line
 
@@ -105,7 +107,7 @@ class Control:
         try:
             response = self._respond(connection, method, target, body, timeout_s or self.timeout_s)
             answer = response.read()
-        except (OSError, HTTPException, ControlError):
+        except (OSError, HTTPException):
             connection.close()
             raise
         with self._lock:
@@ -114,22 +116,21 @@ class Control:
                 self._idle.append(connection)
         if not is_kept:
             connection.close()
+        if response.status >= 300:
+            raise _error(response.status, answer)
         return answer
 
     def _respond(
         self, connection: HTTPConnection, method: str, target: str, body: object, timeout_s: float
     ) -> HTTPResponse:
-        """Return the response when its head has arrived. Raises `ControlError`."""
+        """Return the response when its head has arrived."""
         connection.timeout = timeout_s
         if connection.sock is not None:
             connection.sock.settimeout(timeout_s)
         content = None if body is None else json.dumps(body).encode()
         headers = self._headers | ({"Content-Type": "application/json"} if content else {})
         connection.request(method, target, content, headers)
-        response = connection.getresponse()
-        if response.status >= 300:
-            raise _error(response.status, response.read())
-        return response
+        return connection.getresponse()
 
 
 def target_of(path: tuple[str, ...], query: Mapping[str, object] | None = None) -> str:
