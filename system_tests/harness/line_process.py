@@ -28,6 +28,10 @@ class LineProcess:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def ask(self, line: str, within_s: float = PATIENCE_S) -> str:
         """Send a line; return the next one. Raises `TimedOut` and `ProcessEnded`."""
         self.send(line)
@@ -54,6 +58,7 @@ class LineProcess:
         """Whether there is an answer, or its end; lines are awaited one at a time, so nothing of
         one can be left in the buffer.
         """
+        assert self._process.stdout is not None
         return bool(select.select([self._process.stdout], [], [], within_s)[0])
 
     def end(self, within_s: float = PATIENCE_S) -> None:
