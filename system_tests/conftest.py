@@ -130,14 +130,8 @@ def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
         running = start_kafka(folder / "kafka", settings=KAFKA_TEST_SETTINGS)
     else:
         running = start_minibroker()
-    yield running
-    try:
-        running.stop()
-        printed = running.printed()
-        # Whatever a test or a client did: a traceback is never right.
-        assert running.kind != "minibroker" or "Traceback" not in printed, printed[-4000:]
-    finally:
-        running.forget()
+    with running:
+        yield running
 
 
 @pytest.fixture

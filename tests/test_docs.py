@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -8,9 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.cli.app import app
+from minibroker.testing.lease import ForkServerAddress
 from tests.testing.conftest import PLUGINS_OFF
 
 ROOT = Path(__file__).parent.parent
+Example = Callable[[str], pytest.RunResult]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -38,79 +41,69 @@ def test_broker_of_one_s_own_in_the_readme_runs(pytester: pytest.Pytester) -> No
     assert pytester.runpython(script).ret == 0
 
 
-def test_examples_of_connection_limits_are_one_script_that_runs(
-    pytester: pytest.Pytester,
-) -> None:
-    page = blocks("docs/guides/connection-limits.md", "python")
-    assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
+@pytest.fixture(scope="module")
+def shared_run() -> Iterator[str]:
+    """The run of a fork server that all examples use, so that the broker is imported once."""
+    fork_server = ForkServerAddress()
+    fork_server.preload()
+    yield fork_server.run_id
+    fork_server.close()
 
 
-def test_example_of_fault_rules_runs(pytester: pytest.Pytester) -> None:
-    page = blocks("docs/guides/faults.md", "python")
-    assert pytester.runpython(pytester.makepyfile(page[0])).ret == 0
+@pytest.fixture
+def run_example(pytester: pytest.Pytester, shared_run: str) -> Example:
+    """Run a script in a process of its own."""
+    use = f"import minibroker.testing.lease as _; _.fork_server_of_process({shared_run!r})"
+
+    def run(code: str) -> pytest.RunResult:
+        return pytester.runpython(pytester.makepyfile(f"{use}\n{code}"))
+
+    return run
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_examples_of_the_proxy_run(pytester: pytest.Pytester, number: int) -> None:
-    page = blocks("docs/guides/proxy.md", "python")
-    assert pytester.runpython(pytester.makepyfile(page[number])).ret == 0
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [
+        ("connection-limits", None),
+        ("faults", 0),
+        ("proxy", 0),
+        ("proxy", 1),
+        ("trace-requests", 0),
+        ("judge-a-client", 0),
+        ("quotas", None),
+        ("security", None),
+        ("check-a-history", None),
+    ],
+)
+def test_examples_of_guide_run(run_example: Example, page: str, number: int | None) -> None:
+    """Run one block of a page, or all of them as one script."""
+    scripts = blocks(f"docs/guides/{page}.md", "python")
+    assert run_example("\n".join(scripts) if number is None else scripts[number]).ret == 0
 
 
-def test_example_of_the_journal_runs(pytester: pytest.Pytester) -> None:
-    page = blocks("docs/guides/trace-requests.md", "python")
-    assert pytester.runpython(pytester.makepyfile(page[0])).ret == 0
-
-
-def test_example_of_judging_a_client_runs(pytester: pytest.Pytester) -> None:
-    page = blocks("docs/guides/judge-a-client.md", "python")
-    assert pytester.runpython(pytester.makepyfile(page[0])).ret == 0
-
-
-def test_examples_of_quotas_are_one_script_that_runs(pytester: pytest.Pytester) -> None:
-    page = blocks("docs/guides/quotas.md", "python")
-    assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
-
-
-def test_examples_of_the_activity_topic_are_one_script_that_runs(
-    pytester: pytest.Pytester,
-) -> None:
-    page = blocks("docs/guides/activity.md", "python")
-    run = pytester.runpython(pytester.makepyfile("\n".join(page)))
+def test_examples_of_the_activity_topic_are_one_script_that_runs(run_example: Example) -> None:
+    run = run_example("\n".join(blocks("docs/guides/activity.md", "python")))
     assert run.ret == 0
     run.stdout.fnmatch_lines(["loud sent 20* bytes with 1 record:", "*exceed the quota of 1024,"])
 
 
-def test_examples_of_security_are_one_script_that_runs(pytester: pytest.Pytester) -> None:
-    page = blocks("docs/guides/security.md", "python")
-    assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
-
-
-def test_example_of_checking_a_history_runs(pytester: pytest.Pytester) -> None:
-    page = blocks("docs/guides/check-a-history.md", "python")
-    assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
-
-
-def test_example_of_checking_a_history_finds_a_record_lost_at_the_end(
-    pytester: pytest.Pytester,
-) -> None:
+def test_example_of_checking_a_history_finds_a_record_lost_at_the_end(run_example: Example) -> None:
     (page,) = blocks("docs/guides/check-a-history.md", "python")
     script = page.replace('{"orders-0": [[0, 1]]}', "{}")
     assert script != page
-    run = pytester.runpython(pytester.makepyfile(script))
+    run = run_example(script)
     assert run.ret == 1
     run.stderr.fnmatch_lines(["*unseen: 1 case*", "*invalid: unseen"])
 
 
-def test_asyncio_example_of_the_guide_to_testing_runs(pytester: pytest.Pytester) -> None:
+def test_asyncio_example_of_the_guide_to_testing_runs(run_example: Example) -> None:
     pages = blocks("docs/guides/testing-with-pytest.md", "python")
     (page,) = (page for page in pages if "asyncio.run" in page)
-    assert pytester.runpython(pytester.makepyfile(page)).ret == 0
+    assert run_example(page).ret == 0
 
 
-def test_rate_in_the_walkthrough_is_exact(pytester: pytest.Pytester) -> None:
-    run = pytester.runpython(
-        pytester.makepyfile("\n".join(blocks("docs/reading-the-code.md", "python")))
-    )
+def test_rate_in_the_walkthrough_is_exact(run_example: Example) -> None:
+    run = run_example("\n".join(blocks("docs/reading-the-code.md", "python")))
     assert run.outlines == ["2000.0", "10000"]
 
 

@@ -2,7 +2,7 @@
 
 Owns the entry point and the report of a failed command. It must never contain behaviour of the
 broker: every command except ``start`` talks to a broker over Kafka's protocol, as any client does.
-Invariant: `main` ends with an exit code of `minibroker.cli.errors`, and a user's mistake never
+Invariant: `main` ends with an exit code of `minibroker.cli.output`, and a user's mistake never
 causes a traceback. Kafka's counterparts are the scripts in its ``bin`` folder.
 """
 
@@ -19,7 +19,7 @@ def main() -> None:
     import click
 
     from minibroker.cli.app import app
-    from minibroker.cli.errors import (
+    from minibroker.cli.output import (
         CliError,
         ExitCode,
         OutputFailed,

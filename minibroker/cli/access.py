@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from minibroker.client.bootstrap import DEFAULT_BOOTSTRAP, PLAINTEXT, BootstrapServers
+from minibroker.client.connection import DEFAULT_BOOTSTRAP, PLAINTEXT, BootstrapServers
 
 _BOOTSTRAP = click.option(
     "--bootstrap-server",
@@ -42,7 +42,7 @@ def bootstrap_option(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         access = PLAINTEXT
         if command_config is not None:
-            from minibroker.client.config import read_client_security
+            from minibroker.client.security import read_client_security
 
             access = read_client_security(command_config)
         return command(*arguments, servers=BootstrapServers(bootstrap, access), **others)

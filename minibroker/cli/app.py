@@ -13,7 +13,7 @@ import click
 
 from minibroker import __version__
 from minibroker.cli.commands import CommandGroup, LazyCommand
-from minibroker.cli.errors import EXIT_CODES_HELP
+from minibroker.cli.output import EXIT_CODES_HELP
 
 HELP = """A Kafka broker for tests, experiments and learning, and commands to talk to one.
 

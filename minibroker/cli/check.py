@@ -14,23 +14,19 @@ from typing import IO
 
 import click
 
-from minibroker.cli.commands import Argument, Command
-from minibroker.cli.errors import ExitCode, InvalidUsage
-from minibroker.cli.output import emit, json_line
+from minibroker.cli.commands import Argument, Command, examples
+from minibroker.cli.output import ExitCode, InvalidUsage, emit, json_line
 from minibroker.lab.checker.checking import check_lines
 from minibroker.lab.checker.history_format import LINE_CHARS_MAX, InvalidHistory
 from minibroker.lab.checker.history_reader import check_size
 
-EXAMPLES = """Examples:
-
-\b
-  minibroker check history.jsonl
-  minibroker check history.jsonl --json | jq .anomalies
-  python my_clients.py | minibroker check -
-
-Exit code 0 means that there is no anomaly, 1 that there is one, and 2 that the history cannot be
-read. docs/guides/check-a-history.md describes the format and the anomalies.
-"""
+EXAMPLES = examples(
+    "minibroker check history.jsonl",
+    "minibroker check history.jsonl --json | jq .anomalies",
+    "python my_clients.py | minibroker check -",
+    after="""Exit code 0 means that there is no anomaly, 1 that there is one, and 2 that the
+history cannot be read. docs/guides/check-a-history.md describes the format and the anomalies.""",
+)
 
 
 @click.command("check", cls=Command, epilog=EXAMPLES)

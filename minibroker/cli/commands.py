@@ -14,6 +14,12 @@ from typing import Any, NamedTuple
 import click
 
 
+def examples(*commands: str, after: str = "") -> str:
+    """Return the end of a command's help: example commands, one a line, and further text."""
+    lines = "\n".join(f"  {command}" for command in commands)
+    return "\n\n".join(["Examples:", f"\b\n{lines}", *filter(None, [after])]) + "\n"
+
+
 class LazyCommand(NamedTuple):
     """A command that is imported when it is called."""
 

@@ -1,16 +1,18 @@
 """``minibroker configs``: describe and alter configs of topics and brokers, and quotas.
 
 Owns this one command. Its options, output and exit codes are those of Kafka's ``kafka-configs.sh``,
-so existing knowledge and scripts apply. It must never know which settings exist. Invariant: nothing
-is altered if a config to delete does not exist, or if anything in the command line is invalid.
+so existing knowledge and scripts apply. It must never know which settings exist; ``quotas.file``
+validates the lines of a quota file, and the broker validates quotas. Invariant: nothing is altered
+if a config to delete does not exist, or if anything in the command line or the file is invalid.
 """
 
 from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import click
 from click.core import ParameterSource
@@ -33,15 +35,16 @@ from minibroker.broker.quotas.arguments import (
     parse_quota,
     quota_text,
 )
+from minibroker.broker.quotas.file import QuotaFile, QuotaFileError, QuotaLine, parse
 from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
+from minibroker.broker.quotas.values import value_text
 from minibroker.cli import credentials
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Command
-from minibroker.cli.errors import CliError, ExitCode, InvalidUsage, error_message
-from minibroker.cli.output import emit
-from minibroker.client.bootstrap import PLAINTEXT, BootstrapServers
-from minibroker.client.errors import ClientError, check
-from minibroker.client.kafka_client import KafkaClient
+from minibroker.cli.commands import Command, examples
+from minibroker.cli.output import CliError, ExitCode, InvalidUsage, emit, error_message
+from minibroker.client.connection import PLAINTEXT, BootstrapServers
+from minibroker.client.errors import BrokerError, ClientError, check
+from minibroker.client.kafka_client import BROKER, TOPIC, KafkaClient
 from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
@@ -56,10 +59,7 @@ from minibroker_protocol.messages.describe_client_quotas import (
     EntryData,
 )
 from minibroker_protocol.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
     DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
 )
 from minibroker_protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -78,36 +78,39 @@ SOURCES: Final = (
 )
 """Names of config sources, by Kafka's numbers."""
 
-RESOURCE_TYPES: Final = {TOPICS: 2, BROKERS: 4}
+LINES_MAX: Final = 500
+"""Maximum number of lines of a quota file in one request."""
+
+RESOURCE_TYPES: Final = {TOPICS: TOPIC, BROKERS: BROKER}
 QUOTA_TITLES: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
 SET, DELETE = 0, 1
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 SHORT_NAMES: Final = {kind: kind.removesuffix("s") for kind in TYPES}
 
-EXAMPLES = """Examples:
-
-\b
-  minibroker configs --entity-type topics --entity-name cats --describe
-  minibroker configs --topic cats --alter --add-config cleanup.policy=[compact,delete]
-  minibroker configs --broker-defaults --alter --add-config max.connections=100
-  minibroker configs --ip 127.0.0.1 --alter --add-config connection_creation_rate=10
-  minibroker configs --user alice --alter --add-config 'SCRAM-SHA-512=[password=secret]'
-  minibroker configs --ip 127.0.0.1 --alter --delete-config connection_creation_rate
-  minibroker configs --alter --quota-file quotas.txt
-
-Each line of a quota file is the arguments of one alteration of quotas, such as
+EXAMPLES = examples(
+    "minibroker configs --entity-type topics --entity-name cats --describe",
+    "minibroker configs --topic cats --alter --add-config cleanup.policy=[compact,delete]",
+    "minibroker configs --broker-defaults --alter --add-config max.connections=100",
+    "minibroker configs --ip 127.0.0.1 --alter --add-config connection_creation_rate=10",
+    "minibroker configs --user alice --alter --add-config 'SCRAM-SHA-512=[password=secret]'",
+    "minibroker configs --ip 127.0.0.1 --alter --delete-config connection_creation_rate",
+    "minibroker configs --alter --quota-file quotas.txt",
+    after="""Each line of a quota file is the arguments of one alteration of quotas, such as
 '--alter --entity-type users --entity-name alice --add-config producer_byte_rate=1048576'; lines
 that are blank or begin with # are ignored.
 
-Exit codes: 0 done · 1 anything else, as in kafka-configs.sh
-"""
+Exit codes: 0 done · 1 anything else, as in kafka-configs.sh""",
+)
 
 _SECRET: Final = re.compile(r"password|jaas\.config", re.IGNORECASE)
 """Words in the names of secret configs, and in values that set a SCRAM credential."""
 
 _WITH_QUOTA_FILE: Final = {"bootstrap", "command_config", "alter", "quota_file"}
 
-_LONG = ("entity_type", "entity_name", "entity_default")
+_LONG: Final = ("entity_type", "entity_name", "entity_default")
+
+QuotaEntity: TypeAlias = frozenset[tuple[str, str | None]]
+"""An entity in the protocol's form: pairs of type and name, None for the default."""
 
 
 class InvalidOption(click.UsageError):
@@ -228,11 +231,9 @@ def _apply_file(ctx: click.Context, servers: BootstrapServers, given: dict[str, 
             "--quota-file can only be combined with --alter and --bootstrap-server: its lines "
             "contain everything else"
         )
-    from minibroker.cli import quota_file  # Imported late because few commands use it.
-
-    file = quota_file.read(given["quota_file"])
+    file = _read_quota_file(given["quota_file"])
     with KafkaClient(*servers) as client:
-        quota_file.apply(client, file)
+        _apply_quota_file(client, file)
 
 
 def _check_hosts(entities: Entities) -> None:
@@ -364,15 +365,10 @@ def _resource_configs(
     client: KafkaClient, kind: str, name: str, *, everything: bool
 ) -> list[DescribeConfigsResourceResult]:
     """Describe the configs of one resource, by name: all, or those set for it."""
-    resource = DescribeConfigsResource(
-        resource_type=RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
-    )
-    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
-    reply = client.send(request, DescribeConfigsResponse, _broker(client, kind, name))
-    [result] = reply.results
-    check(f"{SHORT_NAMES[kind]} {name}".rstrip(), result.error_code, result.error_message)
+    broker = _broker(client, kind, name)
+    configs = client.configs(RESOURCE_TYPES[kind], name, broker_id=broker)
     own = 1 if kind == TOPICS else 2 if name else 3
-    shown = (config for config in result.configs if everything or config.config_source == own)
+    shown = (config for config in configs if everything or config.config_source == own)
     return sorted(shown, key=lambda config: config.name)
 
 
@@ -427,10 +423,35 @@ def _quotas(client: KafkaClient, entities: Entities) -> list[EntryData]:
             entity_type=QUOTA_TYPES[kind], match_type=match_type, match=name or None
         )
         components.append(component)
-    request = DescribeClientQuotasRequest(components=components, strict=True)
+    return _send_describe_quotas(client, components, strict=True)
+
+
+def _send_describe_quotas(
+    client: KafkaClient, components: list[ComponentData], *, strict: bool
+) -> list[EntryData]:
+    request = DescribeClientQuotasRequest(components=components, strict=strict)
     reply = client.send(request, DescribeClientQuotasResponse)
     check("quotas", reply.error_code, reply.error_message)
     return reply.entries or []
+
+
+def _quota_entity(entities: Entities) -> QuotaEntity:
+    pairs = zip(*entities, strict=True)
+    return frozenset((QUOTA_TYPES[kind], name or None) for kind, name in pairs)
+
+
+def _quota_change(
+    entities: Entities, additions: Mapping[str, float], deletions: Sequence[str]
+) -> AlterClientQuotasRequestEntryData:
+    return AlterClientQuotasRequestEntryData(
+        entity=[
+            EntityData(entity_type=kind, entity_name=name) for kind, name in _quota_entity(entities)
+        ],
+        ops=[
+            *(OpData(key=key, value=value, remove=False) for key, value in additions.items()),
+            *(OpData(key=key, value=0.0, remove=True) for key in deletions),
+        ],
+    )
 
 
 def _describe_quotas(client: KafkaClient, entities: Entities) -> None:
@@ -457,17 +478,104 @@ def _alter_quotas(
     values = {key: parse_quota(key, text) for key, text in additions.items()}
     present = [value.key for entry in _quotas(client, entities)[:1] for value in entry.values]
     _check_present(deletions, present)
-    pairs = zip(entities.types, entities.names, strict=True)
-    entry = AlterClientQuotasRequestEntryData(
-        entity=[
-            EntityData(entity_type=QUOTA_TYPES[kind], entity_name=name or None)
-            for kind, name in pairs
-        ],
-        ops=[
-            *(OpData(key=key, value=value, remove=False) for key, value in values.items()),
-            *(OpData(key=key, value=0.0, remove=True) for key in deletions),
-        ],
-    )
+    entry = _quota_change(entities, values, deletions)
     reply = client.send(AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse)
     for answer in reply.entries:
         check("quotas", answer.error_code, answer.error_message)
+
+
+def _read_quota_file(path: str) -> QuotaFile:
+    """Read the file. Raises `InvalidUsage` if it is invalid."""
+    try:
+        found = parse(Path(path).read_text("utf-8"), path)
+    except OSError as error:
+        raise InvalidUsage(f"--quota-file {path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise InvalidUsage(f"--quota-file {path}: not UTF-8 ({error})") from None
+    except QuotaFileError as error:
+        raise InvalidUsage(str(error)) from None
+    if not found.lines:
+        raise InvalidUsage(f"--quota-file {path}: contains no --alter line")
+    return found
+
+
+def _apply_quota_file(client: KafkaClient, file: QuotaFile) -> None:
+    """Apply all lines of the file if the broker accepts every one.
+
+    Nothing is changed before the broker has validated every line, and every change is printed.
+    Kafka's script applies such lines one by one.
+    """
+    _check_deletions(client, file)
+    batches = list(_batches(file.lines))
+    for batch in batches:
+        for line, refused in _alter_lines(client, batch, validate_only=True):
+            if refused:
+                raise CliError(f"{file.name}:{line.number}: {refused}; nothing was changed")
+    done = 0
+    for batch in batches:
+        refusals = []
+        for line, refused in _alter_lines(client, batch, validate_only=False):
+            if refused:
+                refusals.append(f"{file.name}:{line.number}: {refused}")
+                continue
+            emit(f"{line.who}: {', '.join(_changes(line))}")
+            done += 1
+        if refusals:
+            changed = f"{done} of {len(file.lines)} lines were applied, as listed above"
+            raise CliError("\n".join([*refusals, changed]))
+    emit(f"Applied {done} line{'s' * (done > 1)} of {file.name}.")
+
+
+def _changes(line: QuotaLine) -> Iterator[str]:
+    for key, value in line.additions.items():
+        yield f"{key}={value_text(key, value)}"
+    for key in line.deletions:
+        yield f"no {key}"
+
+
+def _batches(lines: tuple[QuotaLine, ...]) -> Iterator[list[QuotaLine]]:
+    """Split lines into requests; no request has an entity twice, because order matters."""
+    batch: dict[QuotaEntity, QuotaLine] = {}
+    for line in lines:
+        entity = _quota_entity(line.entities)
+        if entity in batch or len(batch) == LINES_MAX:
+            yield list(batch.values())
+            batch = {}
+        batch[entity] = line
+    yield list(batch.values())
+
+
+def _check_deletions(client: KafkaClient, file: QuotaFile) -> None:
+    if not any(line.deletions for line in file.lines):
+        return
+    present = {
+        frozenset((part.entity_type, part.entity_name) for part in entry.entity): {
+            value.key for value in entry.values
+        }
+        for entry in _send_describe_quotas(client, [], strict=False)
+    }
+    for line in file.lines:
+        keys = present.setdefault(_quota_entity(line.entities), set())
+        missing = [key for key in line.deletions if key not in keys]
+        if missing:
+            raise CliError(
+                f"{file.name}:{line.number}: {line.who} has no {', '.join(missing)} to delete; "
+                "nothing was changed"
+            )
+        keys.update(line.additions)
+        keys.difference_update(line.deletions)
+
+
+def _alter_lines(
+    client: KafkaClient, lines: list[QuotaLine], *, validate_only: bool
+) -> list[tuple[QuotaLine, str]]:
+    """Send lines in one request; return each with the error of its rejection, or an empty text."""
+    entries = [_quota_change(line.entities, line.additions, line.deletions) for line in lines]
+    request = AlterClientQuotasRequest(entries=entries, validate_only=validate_only)
+    answers = client.send(request, AlterClientQuotasResponse).entries
+    found = []
+    for line, answer in zip(lines, answers, strict=True):
+        rejection = BrokerError(line.who, answer.error_code, answer.error_message)
+        text = error_message(rejection).rstrip(".") if answer.error_code else ""
+        found.append((line, text))
+    return found

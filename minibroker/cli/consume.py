@@ -17,29 +17,39 @@ from typing import Final, NoReturn
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Argument, Command
-from minibroker.cli.errors import ExitCode, InvalidUsage, TooFewMessages
-from minibroker.cli.output import emit, json_line, note, text_or_none
-from minibroker.client.bootstrap import BootstrapServers
-from minibroker.client.consumer_coordinator import ConsumerCoordinator
-from minibroker.client.fetcher import ConsumerRecord, Fetcher
+from minibroker.cli.commands import Argument, Command, examples
+from minibroker.cli.output import (
+    ExitCode,
+    InvalidUsage,
+    TooFewMessages,
+    emit,
+    json_line,
+    note,
+    text_or_none,
+)
+from minibroker.client.connection import BootstrapServers
+from minibroker.client.consumer import (
+    EARLIEST,
+    LATEST,
+    ConsumerCoordinator,
+    ConsumerRecord,
+    Fetcher,
+    committed_offsets,
+    list_offsets,
+)
 from minibroker.client.kafka_client import KafkaClient
-from minibroker.client.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
 
 POLL_MS: Final = 500
 HEARTBEAT_S: Final = 1.0
 COMMIT_S: Final = 1.0
 
-EXAMPLES = """Examples:
-
-\b
-  minibroker consume cats --from-beginning
-  minibroker consume cats --from-beginning --max-messages 10 --timeout 5
-  minibroker consume cats --group cat-lovers
-  minibroker consume cats --partition 0 --offset 42 --format json
-
-Run it twice with the same --group, and the two share the partitions.
-"""
+EXAMPLES = examples(
+    "minibroker consume cats --from-beginning",
+    "minibroker consume cats --from-beginning --max-messages 10 --timeout 5",
+    "minibroker consume cats --group cat-lovers",
+    "minibroker consume cats --partition 0 --offset 42 --format json",
+    after="Run it twice with the same --group, and the two share the partitions.",
+)
 
 
 def _value(message: ConsumerRecord) -> str:

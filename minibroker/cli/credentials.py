@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from minibroker.broker.quotas.arguments import USERS, Entities
 from minibroker.broker.security.scram import ITERATIONS_MIN, MECHANISM_NUMBERS, SALT_BYTES, salted
-from minibroker.cli.errors import InvalidUsage
-from minibroker.cli.output import emit
+from minibroker.cli.output import InvalidUsage, emit
 from minibroker.client.errors import check
 from minibroker.client.kafka_client import KafkaClient
 from minibroker_protocol.errors import ErrorCode

@@ -15,9 +15,8 @@ from typing import BinaryIO, Final
 
 import click
 
-from minibroker.cli.commands import Argument, Command
-from minibroker.cli.errors import ExitCode, InvalidUsage
-from minibroker.cli.output import emit, note
+from minibroker.cli.commands import Argument, Command, examples
+from minibroker.cli.output import ExitCode, InvalidUsage, emit, note
 from minibroker_protocol.dissect import (
     Direction,
     api_named,
@@ -33,20 +32,17 @@ _SHOWN_MAX: Final = 100
 _HEX: Final = re.compile(rb"\s*+(?:(?:0x)?+[0-9a-fA-F][\s:,]*+)++")
 _HEX_MARKS: Final = re.compile(r"0x|[\s:,]")
 
-EXAMPLES = """Examples:
-
-\b
-  minibroker dissect 00120003000000070003666f6f000261023100
-  minibroker dissect 00 12 00 03 00 00 00 07 00 03 66 6f 6f 00 02 61 02 31 00
-  minibroker dissect frame.bin
-  xxd -p frame.bin | minibroker dissect
-  minibroker dissect answer.bin --api Metadata --api-version 12
-  minibroker dissect data/orders-0/00000000000000000000.log
-
-The size before a single frame may be missing; several frames need it. A response does not contain
-its API, so name API and version. A log segment is recognized by its first batch. Exit code 1 means
-that something is damaged or incomplete.
-"""
+EXAMPLES = examples(
+    "minibroker dissect 00120003000000070003666f6f000261023100",
+    "minibroker dissect 00 12 00 03 00 00 00 07 00 03 66 6f 6f 00 02 61 02 31 00",
+    "minibroker dissect frame.bin",
+    "xxd -p frame.bin | minibroker dissect",
+    "minibroker dissect answer.bin --api Metadata --api-version 12",
+    "minibroker dissect data/orders-0/00000000000000000000.log",
+    after="""The size before a single frame may be missing; several frames need it. A response
+does not contain its API, so name API and version. A log segment is recognized by its first
+batch. Exit code 1 means that something is damaged or incomplete.""",
+)
 
 
 @click.command("dissect", cls=Command, epilog=EXAMPLES)

@@ -8,21 +8,17 @@ Kafka's Trogdor has ``trogdor.sh client``.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 
-from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Argument, CommandGroup
-from minibroker.cli.control import control_option, find_control
-from minibroker.cli.errors import InvalidUsage
-from minibroker.cli.output import emit, json_line, note, table
-from minibroker.client.bootstrap import BootstrapServers
+from minibroker.cli.commands import Argument, CommandGroup, examples
+from minibroker.cli.control import Connect, control_option
+from minibroker.cli.output import InvalidUsage, emit, json_line, note, table
+from minibroker.client.control import target_of
 
-PATH: Final = "/v1/faults"
-ACTIONS_PATH: Final = "/v1/actions"
+PATH: Final = ("v1", "faults")
 MARGIN_S: Final = 5.0
 """How much longer than the broker a command waits."""
 
@@ -32,59 +28,38 @@ app = CommandGroup(
     no_args_is_help=True,
 )
 
-ADD_EXAMPLES = """Examples:
-
-\b
-  minibroker faults add error api=Produce topic=orders error=NOT_ENOUGH_REPLICAS first=2
-  minibroker faults add disconnect api=Produce at=after nth=1
-  minibroker faults add delay api=Fetch client_id='report-*' delay_ms=500
-  minibroker faults add throttle throttle_ms=2000 mute=false
-  minibroker faults add replace api=Metadata response='{"controller_id": 7}'
-  minibroker faults add hold point=transaction.prepared transactional_id=orders name=tx
-  minibroker faults add '{"action": "hold", "api": "JoinGroup", "name": "joins"}'
-
-`minibroker faults fields` lists all actions and fields.
-"""
-ACT_EXAMPLES = """Examples:
-
-\b
-  minibroker faults act rebalance group=orders
-  minibroker faults act expire_member group=orders member=consumer-1-5f0c
-  minibroker faults act assign group=orders assignment='{"consumer-1-5f0c": {"cats": [0, 1]}}'
-  minibroker faults act expire_transaction transactional_id=orders-0
-  minibroker faults act roll topic=cats partition=0
-  minibroker faults act pause process=worker-0 pause_ms=2000
-
-`minibroker faults fields` lists all actions and fields.
-"""
-LIST_EXAMPLES = """Examples:
-
-\b
-  minibroker faults list
-  minibroker faults list --json
-"""
-RELEASE_EXAMPLES = """Examples:
-
-\b
-  minibroker faults release joins
-"""
-REMOVE_EXAMPLES = """Examples:
-
-\b
-  minibroker faults remove 1 joins
-  minibroker faults remove --all
-"""
-FIELDS_EXAMPLES = """Examples:
-
-\b
-  minibroker faults fields
-"""
-WAIT_EXAMPLES = """Examples:
-
-\b
-  minibroker faults wait 1
-  minibroker faults wait joins --hits 2 --timeout 30
-"""
+ADD_EXAMPLES = examples(
+    "minibroker faults add error api=Produce topic=orders error=NOT_ENOUGH_REPLICAS first=2",
+    "minibroker faults add disconnect api=Produce at=after nth=1",
+    "minibroker faults add delay api=Fetch client_id='report-*' delay_ms=500",
+    "minibroker faults add throttle throttle_ms=2000 mute=false",
+    "minibroker faults add replace api=Metadata response='{\"controller_id\": 7}'",
+    "minibroker faults add hold point=transaction.prepared transactional_id=orders name=tx",
+    'minibroker faults add \'{"action": "hold", "api": "JoinGroup", "name": "joins"}\'',
+    after="`minibroker faults fields` lists all actions and fields.",
+)
+ACT_EXAMPLES = examples(
+    "minibroker faults act rebalance group=orders",
+    "minibroker faults act expire_member group=orders member=consumer-1-5f0c",
+    "minibroker faults act assign group=orders "
+    """assignment='{"consumer-1-5f0c": {"cats": [0, 1]}}'""",
+    "minibroker faults act expire_transaction transactional_id=orders-0",
+    "minibroker faults act roll topic=cats partition=0",
+    "minibroker faults act pause process=worker-0 pause_ms=2000",
+    after="`minibroker faults fields` lists all actions and fields.",
+)
+LIST_EXAMPLES = examples(
+    "minibroker faults list",
+    "minibroker faults list --json",
+)
+REMOVE_EXAMPLES = examples(
+    "minibroker faults remove 1 joins",
+    "minibroker faults remove --all",
+)
+WAIT_EXAMPLES = examples(
+    "minibroker faults wait 1",
+    "minibroker faults wait joins --hits 2 --timeout 30",
+)
 
 
 def rule_of(words: tuple[str, ...]) -> dict[str, Any]:
@@ -147,62 +122,48 @@ def _json(text: str) -> Any:
     return found
 
 
-@app.command("add", epilog=ADD_EXAMPLES)
-@click.argument(
-    "words",
-    cls=Argument,
-    nargs=-1,
-    required=True,
-    metavar="ACTION [FIELD=VALUE]...",
-    about="The rule, or a JSON object.",
+def _words_argument(about: str) -> Callable[[Any], Any]:
+    metavar = "ACTION [FIELD=VALUE]..."
+    return click.argument(
+        "words", cls=Argument, nargs=-1, required=True, metavar=metavar, about=about
+    )
+
+
+fault_argument: Callable[[Any], Any] = click.argument(
+    "fault_id", cls=Argument, metavar="ID", about="The rule."
 )
-@bootstrap_option
+
+
+@app.command("add", epilog=ADD_EXAMPLES)
+@_words_argument("The rule, or a JSON object.")
 @control_option
-def add(words: tuple[str, ...], servers: BootstrapServers, control: str | None) -> None:
+def add(words: tuple[str, ...], connect: Connect) -> None:
     """Add a fault rule and print its id; every connection obeys it from then on."""
     rule = rule_of(words)
-    api = find_control(control, servers)
-    try:
-        emit(json.loads(api.send("POST", PATH, rule))["id"])
-    finally:
-        api.close()
+    with connect() as api:
+        emit(json.loads(api.request("POST", target_of(PATH), rule))["id"])
 
 
 @app.command("act", epilog=ACT_EXAMPLES)
-@click.argument(
-    "words",
-    cls=Argument,
-    nargs=-1,
-    required=True,
-    metavar="ACTION [FIELD=VALUE]...",
-    about="The action, or a JSON object.",
-)
-@bootstrap_option
+@_words_argument("The action, or a JSON object.")
 @control_option
-def act(words: tuple[str, ...], servers: BootstrapServers, control: str | None) -> None:
+def act(words: tuple[str, ...], connect: Connect) -> None:
     """Let the broker do something now, e.g. rebalance a group; returns when it is done."""
     from minibroker.lab.control.actions import BrokerAction
 
     action = fields_of_words(words, BrokerAction)
-    api = find_control(control, servers)
-    try:
-        answer = json.loads(api.send("POST", ACTIONS_PATH, action))
-    finally:
-        api.close()
+    with connect() as api:
+        answer = json.loads(api.request("POST", target_of(("v1", "actions")), action))
     emit(f"affected {answer['affected']}")
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
-@bootstrap_option
 @control_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def list_(servers: BootstrapServers, control: str | None, as_json: bool) -> None:
+def list_(connect: Connect, as_json: bool) -> None:
     """List fault rules and how often each one fired."""
-    api = find_control(control, servers)
-    try:
-        found = json.loads(api.get(PATH))["faults"]
-    finally:
-        api.close()
+    with connect() as api:
+        found = api.get(*PATH)["faults"]
     if as_json:
         for fault in found:
             emit(json_line(fault))
@@ -226,8 +187,7 @@ def _words(rule: dict[str, Any]) -> str:
 
 
 @app.command("wait", epilog=WAIT_EXAMPLES)
-@click.argument("fault_id", cls=Argument, metavar="ID", about="The rule.")
-@bootstrap_option
+@fault_argument
 @control_option
 @click.option("--hits", type=click.IntRange(0), default=1, help="Hits to wait for.")
 @click.option(
@@ -237,56 +197,40 @@ def _words(rule: dict[str, Any]) -> str:
     metavar="SECONDS",
     help="Longest wait, in real time.",
 )
-def wait(
-    fault_id: str, servers: BootstrapServers, control: str | None, hits: int, timeout: float
-) -> None:
+def wait(fault_id: str, connect: Connect, hits: int, timeout: float) -> None:
     """Wait until a fault rule has fired; fail if it does not in time."""
-    api = find_control(control, servers)
-    query = f"hits={hits}&timeout_ms={int(timeout * 1000)}"
-    path = f"{PATH}/{quote(fault_id, safe='')}/wait?{query}"
-    try:
-        found = json.loads(api.send("GET", path, timeout_s=timeout + MARGIN_S))
-    finally:
-        api.close()
+    query = {"hits": hits, "timeout_ms": int(timeout * 1000)}
+    target = target_of((*PATH, fault_id, "wait"), query)
+    with connect() as api:
+        found = json.loads(api.request("GET", target, timeout_s=timeout + MARGIN_S))
     emit(json_line(found))
 
 
-@app.command("release", epilog=RELEASE_EXAMPLES)
-@click.argument("fault_id", cls=Argument, metavar="ID", about="The rule.")
-@bootstrap_option
+@app.command("release", epilog=examples("minibroker faults release joins"))
+@fault_argument
 @control_option
-def release(fault_id: str, servers: BootstrapServers, control: str | None) -> None:
+def release(fault_id: str, connect: Connect) -> None:
     """Release what a fault rule holds."""
-    api = find_control(control, servers)
-    try:
-        answer = json.loads(api.send("POST", f"{PATH}/{quote(fault_id, safe='')}/release"))
-    finally:
-        api.close()
-    emit(f"released {answer['released']}")
+    with connect() as api:
+        emit(f"released {api.post(*PATH, fault_id, 'release')['released']}")
 
 
 @app.command("remove", epilog=REMOVE_EXAMPLES)
 @click.argument("fault_ids", cls=Argument, nargs=-1, metavar="[ID]...", about="The rules.")
 @click.option("--all", "is_all", is_flag=True, help="Remove all rules.")
-@bootstrap_option
 @control_option
-def remove(
-    fault_ids: tuple[str, ...], is_all: bool, servers: BootstrapServers, control: str | None
-) -> None:
+def remove(fault_ids: tuple[str, ...], is_all: bool, connect: Connect) -> None:
     """Remove fault rules, and release what they hold."""
     if is_all == bool(fault_ids):
         raise InvalidUsage("name the rules to remove, or pass --all")
-    api = find_control(control, servers)
-    try:
+    with connect() as api:
         if is_all:
-            api.send("DELETE", PATH)
+            api.delete(*PATH)
         for fault_id in fault_ids:
-            api.send("DELETE", f"{PATH}/{quote(fault_id, safe='')}")
-    finally:
-        api.close()
+            api.delete(*PATH, fault_id)
 
 
-@app.command("fields", epilog=FIELDS_EXAMPLES)
+@app.command("fields", epilog=examples("minibroker faults fields"))
 def fields() -> None:
     """List all actions and fields of fault rules."""
     from minibroker.lab.control.fault_reference import plain_lines

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Argument, CommandGroup
+from minibroker.cli.commands import Argument, CommandGroup, examples
 from minibroker.cli.output import emit, json_line, note, table
 from minibroker.cli.topics import report_each
-from minibroker.client.bootstrap import BootstrapServers
+from minibroker.client.connection import BootstrapServers
+from minibroker.client.consumer import LATEST, committed_offsets, list_offsets
 from minibroker.client.errors import BrokerError, check
 from minibroker.client.kafka_client import KafkaClient
-from minibroker.client.offsets import LATEST, committed_offsets, list_offsets
 from minibroker_protocol.compiler import decoder
 from minibroker_protocol.errors import ErrorCode, ProtocolError
 from minibroker_protocol.messages.consumer_protocol import ConsumerProtocolAssignment
@@ -35,22 +35,10 @@ app = CommandGroup(
     "groups", help="List, describe and delete consumer groups.", no_args_is_help=True
 )
 
-LIST_EXAMPLES = """Examples:
-
-\b
-  minibroker groups list
-  minibroker groups list --json
-"""
-DESCRIBE_EXAMPLES = """Examples:
-
-\b
-  minibroker groups describe cat-lovers
-"""
-DELETE_EXAMPLES = """Examples:
-
-\b
-  minibroker groups delete cat-lovers
-"""
+LIST_EXAMPLES = examples(
+    "minibroker groups list",
+    "minibroker groups list --json",
+)
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
@@ -74,7 +62,7 @@ def list_(servers: BootstrapServers, json: bool) -> None:
         note("no groups; create one with `minibroker consume TOPIC --group NAME`")
 
 
-@app.command("describe", epilog=DESCRIBE_EXAMPLES)
+@app.command("describe", epilog=examples("minibroker groups describe cat-lovers"))
 @click.argument("group_id", cls=Argument, metavar="GROUP", about="The group.")
 @bootstrap_option
 def describe(group_id: str, servers: BootstrapServers) -> None:
@@ -95,7 +83,7 @@ def describe(group_id: str, servers: BootstrapServers) -> None:
         emit(table(("TOPIC", "PARTITION", "COMMITTED", "END", "LAG"), rows))
 
 
-@app.command("delete", epilog=DELETE_EXAMPLES)
+@app.command("delete", epilog=examples("minibroker groups delete cat-lovers"))
 @click.argument(
     "group_ids", cls=Argument, nargs=-1, required=True, metavar="GROUP...", about="The groups."
 )

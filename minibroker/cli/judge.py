@@ -7,7 +7,6 @@ than the limit is never read as a whole, and the exit code says whether a rule w
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +14,10 @@ from typing import IO, Final
 
 import click
 
-from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Command
-from minibroker.cli.control import control_option, find_control
-from minibroker.cli.errors import CliError, ExitCode, InvalidUsage
-from minibroker.cli.output import emit, json_line
-from minibroker.client.bootstrap import BootstrapServers
+from minibroker.cli.commands import Command, examples
+from minibroker.cli.control import Connect, control_option
+from minibroker.cli.output import CliError, ExitCode, InvalidUsage, emit, json_line
+from minibroker.client.control import journal_pages
 from minibroker.lab.journal.entries import JournalEntry
 from minibroker.lab.verdicts.all_rules import RULES
 from minibroker.lab.verdicts.judging import UnknownClient, UnknownRule, judge
@@ -35,23 +32,20 @@ from minibroker.lab.verdicts.saved_journal import (
 PAGE_ENTRIES: Final = 5000
 """Entries that are read from a broker at once."""
 
-EXAMPLES = """Examples:
-
-\b
-  minibroker judge --client-id my-app
-  minibroker judge --client-id 'consumer-*' --allow software-name --markdown report.md
-  curl "$control_url/v1/journal/stream?frames=true" > journal.jsonl
-  minibroker judge --client-id my-app --journal journal.jsonl --json
-  minibroker judge --rules
-
-Exit code 0 means that the client broke no rule, 1 that it broke one or that entries of the journal
-are lost, and 2 that there is no such client. docs/guides/judge-a-client.md describes the rules.
-"""
+EXAMPLES = examples(
+    "minibroker judge --client-id my-app",
+    "minibroker judge --client-id 'consumer-*' --allow software-name --markdown report.md",
+    'curl "$control_url/v1/journal/stream?frames=true" > journal.jsonl',
+    "minibroker judge --client-id my-app --journal journal.jsonl --json",
+    "minibroker judge --rules",
+    after="""Exit code 0 means that the client broke no rule, 1 that it broke one or that
+entries of the journal are lost, and 2 that there is no such client.
+docs/guides/judge-a-client.md describes the rules.""",
+)
 
 
 @click.command("judge", cls=Command, epilog=EXAMPLES)
 @click.option("--client-id", metavar="ID", help="The client; * matches any text.")
-@bootstrap_option
 @control_option
 @click.option("--journal", metavar="FILE", help="A saved journal; - reads stdin.")
 @click.option("--allow", metavar="RULE", multiple=True, help="A rule that may be broken.")
@@ -60,8 +54,7 @@ are lost, and 2 that there is no such client. docs/guides/judge-a-client.md desc
 @click.option("--rules", "is_list", is_flag=True, help="List the rules.")
 def judge_command(
     client_id: str | None,
-    servers: BootstrapServers,
-    control: str | None,
+    connect: Connect,
     journal: str | None,
     allow: tuple[str, ...],
     as_json: bool,
@@ -77,7 +70,7 @@ def judge_command(
         raise InvalidUsage("--client-id is missing")
     try:
         if journal is None:
-            entries, pending = entries_of_broker(servers, control)
+            entries, pending = entries_of_broker(connect)
         else:
             entries, pending = entries_of_file(journal), 0
         report = judge(entries, client_id, allowed=allow, dropped=pending)
@@ -90,24 +83,18 @@ def judge_command(
         raise click.exceptions.Exit(ExitCode.REFUSED)
 
 
-def entries_of_broker(
-    servers: BootstrapServers, control: str | None
-) -> tuple[list[JournalEntry], int]:
+def entries_of_broker(connect: Connect) -> tuple[list[JournalEntry], int]:
     """Read all entries of a broker's journal; return also how many it does not have yet."""
-    api = find_control(control, servers)
     entries: list[JournalEntry] = []
-    try:
-        while True:
-            after = entries[-1].sequence if entries else 0
-            path = f"/v1/journal?frames=true&limit={PAGE_ENTRIES}&after={after}"
-            page = json.loads(api.get(path))
-            entries += map(entry_of_json, page["entries"])
-            if not page["has_more"] or not page["entries"]:
-                return entries, page["pending"]
-    except (InvalidJournal, KeyError, ValueError) as error:
-        raise CliError(f"{api.url} does not answer with a journal: {error}") from None
-    finally:
-        api.close()
+    pending = 0
+    with connect() as api:
+        try:
+            for page in journal_pages(api, frames="true", limit=PAGE_ENTRIES):
+                entries += map(entry_of_json, page["entries"])
+                pending = page["pending"]
+        except (InvalidJournal, KeyError, ValueError) as error:
+            raise CliError(f"{api.url} does not answer with a journal: {error}") from None
+    return entries, pending
 
 
 def entries_of_file(path: str) -> list[JournalEntry]:

@@ -1,8 +1,10 @@
-"""Output of commands: tables, and JSON with one object in each line.
+"""Output of commands: tables, JSON lines, and errors with their exit codes and hints.
 
-Owns the layout of tables and the escaping of bytes that are not text. It must never know the
-meaning of the rows. Invariant: columns are separated by at least two spaces, so that ``awk`` and
-``cut`` work; a JSON line contains no line break.
+Owns the exit codes, which scripts rely on, the error messages of the command line, the layout of
+tables and the escaping of bytes that are not text. It must never know the meaning of the rows, or
+exit: a command raises an error, and the entry point reports it. Invariant: a message says what is
+wrong, where, and how to fix it; columns are separated by at least two spaces, so that ``awk`` and
+``cut`` work; a JSON line contains no line break. Kafka's scripts exit with 1 for every error.
 """
 
 from __future__ import annotations
@@ -10,8 +12,119 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Final
 
-from minibroker.cli.errors import OutputFailed
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    ClientError,
+    ConnectionDropped,
+    InvalidArgument,
+    InvalidClientConfig,
+    Remedy,
+)
+from minibroker_protocol.errors import ErrorCode
+
+
+class ExitCode(IntEnum):
+    """Exit status of a command."""
+
+    OK = 0
+    REFUSED = 1
+    """The broker answered with an error, or the command failed."""
+    USAGE = 2
+    """The command line is invalid."""
+    UNREACHABLE = 3
+    """No broker answers at the address."""
+    CONFIG = 4
+    """A setting or a configuration file is invalid."""
+    TOO_FEW = 5
+    """``consume`` timed out before ``--max-messages``."""
+    INTERRUPTED = 130
+    """Stopped with Ctrl-C."""
+    TERMINATED = 143
+    """Stopped with SIGTERM."""
+
+
+EXIT_CODES_HELP = """\b
+Exit codes: 0 success · 1 request rejected · 2 invalid command line · 3 broker unreachable ·
+            4 invalid setting · 5 consume timed out with too few messages · 130 interrupted ·
+            143 terminated"""
+
+
+class CliError(Exception):
+    """A failure that is reported to the user of the command."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class InvalidUsage(CliError):
+    """An invalid option or argument, conflicting options, or a missing file."""
+
+    exit_code = ExitCode.USAGE
+
+
+class Unreachable(CliError):
+    """The control API or ZooKeeper does not answer at the address."""
+
+    exit_code = ExitCode.UNREACHABLE
+
+
+class BadConfig(CliError):
+    """A setting is invalid."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class OutputFailed(CliError):
+    """Standard output cannot be written."""
+
+
+class TooFewMessages(CliError):
+    """``consume`` timed out before ``--max-messages``."""
+
+    exit_code = ExitCode.TOO_FEW
+
+
+HINTS: Final[dict[ErrorCode, str]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "see `minibroker topics list`, "
+    "or create it with `minibroker topics create`",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "use --if-not-exists to leave it as it is",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "see START and END in `minibroker topics describe`",
+    ErrorCode.UNSUPPORTED_VERSION: "the broker does not support an API that the command needs",
+    ErrorCode.GROUP_ID_NOT_FOUND: "see `minibroker groups list`",
+    ErrorCode.NON_EMPTY_GROUP: "stop its members first: see `minibroker groups describe`",
+}
+
+REMEDIES: Final = {
+    Remedy.START_BROKER: "start a broker with `minibroker start`, "
+    "or name another one with --bootstrap-server HOST:PORT",
+    Remedy.CONFIGURE_SECURITY: "pass the client's security settings with --command-config FILE",
+}
+
+EXIT_CODES: Final[dict[type[ClientError], ExitCode]] = {
+    InvalidArgument: ExitCode.USAGE,
+    InvalidClientConfig: ExitCode.CONFIG,
+    BrokerUnreachable: ExitCode.UNREACHABLE,
+    ConnectionDropped: ExitCode.UNREACHABLE,
+}
+"""Exit codes of the client's errors; all others are REFUSED."""
+
+
+def exit_code(error: CliError | ClientError) -> ExitCode:
+    """Choose the exit code for an error."""
+    if isinstance(error, CliError):
+        return error.exit_code
+    return EXIT_CODES.get(type(error), ExitCode.REFUSED)
+
+
+def error_message(error: CliError | ClientError) -> str:
+    """Describe an error, with a hint at the command that helps."""
+    if isinstance(error, BrokerUnreachable) and error.remedy is not None:
+        return f"{error}; {REMEDIES[error.remedy]}"
+    hint = HINTS.get(error.code) if isinstance(error, BrokerError) else None
+    return f"{error} ({hint})" if hint else str(error)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

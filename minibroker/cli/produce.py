@@ -15,10 +15,9 @@ from typing import BinaryIO, Final
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Argument, Command
-from minibroker.cli.errors import InvalidUsage
-from minibroker.cli.output import note
-from minibroker.client.bootstrap import BootstrapServers
+from minibroker.cli.commands import Argument, Command, examples
+from minibroker.cli.output import InvalidUsage, note
+from minibroker.client.connection import BootstrapServers
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.producer import RecordProducer
 from minibroker_protocol.compression import Compression
@@ -28,14 +27,12 @@ READ_BYTES: Final = 64 * 1024
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
-EXAMPLES = """Examples:
-
-\b
-  minibroker produce cats "hello" "hello again"
-  echo hello | minibroker produce cats
-  printf 'tom:black\\ntim:white\\n' | minibroker produce cats --key-separator :
-  minibroker produce cats --header colour=black --compression zstd < lines.txt
-"""
+EXAMPLES = examples(
+    'minibroker produce cats "hello" "hello again"',
+    "echo hello | minibroker produce cats",
+    r"printf 'tom:black\ntim:white\n' | minibroker produce cats --key-separator :",
+    "minibroker produce cats --header colour=black --compression zstd < lines.txt",
+)
 
 
 @click.command("produce", cls=Command, epilog=EXAMPLES)

@@ -10,23 +10,19 @@ import signal
 
 import click
 
-from minibroker.cli.commands import Command
-from minibroker.cli.errors import CliError, InvalidUsage, Unreachable
-from minibroker.cli.output import emit
+from minibroker.cli.commands import Command, examples
+from minibroker.cli.output import CliError, InvalidUsage, Unreachable, emit
 
-EXAMPLES = """Examples:
-
-\b
-  minibroker proxy --upstream kafka1:9092,kafka2:9092
-  minibroker proxy --upstream 127.0.0.1:9092 --listener PLAINTEXT://127.0.0.1:0 --json
-  minibroker proxy --upstream kafka:9093 --command-config client.properties
-  minibroker proxy --upstream kafka:9092 --listener 0.0.0.0:9092 --control-port 8080
-  minibroker faults add error api=Produce error=NOT_LEADER_OR_FOLLOWER first=2 \\
-      --control http://127.0.0.1:8080
-
-Connect clients to the proxy's address. Each broker gets a listener as soon as a response names it,
-at the port after that of the last one. Stop it with Ctrl-C.
-"""
+EXAMPLES = examples(
+    "minibroker proxy --upstream kafka1:9092,kafka2:9092",
+    "minibroker proxy --upstream 127.0.0.1:9092 --listener PLAINTEXT://127.0.0.1:0 --json",
+    "minibroker proxy --upstream kafka:9093 --command-config client.properties",
+    "minibroker proxy --upstream kafka:9092 --listener 0.0.0.0:9092 --control-port 8080",
+    "minibroker faults add error api=Produce error=NOT_LEADER_OR_FOLLOWER first=2 \\",
+    "    --control http://127.0.0.1:8080",
+    after="""Connect clients to the proxy's address. Each broker gets a listener as soon as a
+response names it, at the port after that of the last one. Stop it with Ctrl-C.""",
+)
 
 
 @click.command("proxy", cls=Command, epilog=EXAMPLES)
@@ -62,7 +58,7 @@ def proxy(
     import trio
 
     from minibroker.broker.settings.types import BadValueError, parse_plaintext_listener
-    from minibroker.client.bootstrap import parse_bootstrap
+    from minibroker.client.connection import parse_bootstrap
     from minibroker.lab.control.proxy import (
         NoBrokerReachable,
         ProxyOptions,
@@ -77,7 +73,7 @@ def proxy(
         raise InvalidUsage(f"--listener {listener}: {error}") from None
     tls = None
     if command_config is not None:
-        from minibroker.client.config import read_tls
+        from minibroker.client.security import read_tls
 
         tls = read_tls(command_config)
     options = ProxyOptions(parse_bootstrap(upstream), listening, control_port, tls)

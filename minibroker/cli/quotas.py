@@ -10,35 +10,30 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import unquote_plus, urlencode
+from urllib.parse import unquote_plus
 
 import click
 
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
 from minibroker.broker.quotas.values import limit_text, measured_text
-from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import CommandGroup
-from minibroker.cli.control import control_option, find_control
+from minibroker.cli.commands import CommandGroup, examples
+from minibroker.cli.control import Connect, control_option
 from minibroker.cli.output import emit, table
-from minibroker.client.bootstrap import BootstrapServers
+from minibroker.client.control import target_of
 
 UNITS: Final = {kind.row.control_name: kind.row.unit for kind in CLIENT_QUOTA_TYPES}
 
-LIST_EXAMPLES = """Examples:
-
-\b
-  minibroker quotas list
-  minibroker quotas list --json | jq '.uses[] | select(.share > 1)'
-
-To set one: minibroker configs --client reports --alter --add-config consumer_byte_rate=1048576
-"""
-EXPLAIN_EXAMPLES = """Examples:
-
-\b
-  minibroker quotas explain --client-id reports --type fetch
-  minibroker quotas explain --user alice --type request --json
-  minibroker quotas explain --throttle last
-"""
+LIST_EXAMPLES = examples(
+    "minibroker quotas list",
+    "minibroker quotas list --json | jq '.uses[] | select(.share > 1)'",
+    after="To set one: "
+    "minibroker configs --client reports --alter --add-config consumer_byte_rate=1048576",
+)
+EXPLAIN_EXAMPLES = examples(
+    "minibroker quotas explain --client-id reports --type fetch",
+    "minibroker quotas explain --user alice --type request --json",
+    "minibroker quotas explain --throttle last",
+)
 
 THROTTLES_MAX = 10
 """Number of recent throttles to list."""
@@ -55,14 +50,13 @@ json_option = click.option(
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
-@bootstrap_option
 @control_option
 @json_option
-def list_(servers: BootstrapServers, control: str | None, as_json: bool) -> None:
+def list_(connect: Connect, as_json: bool) -> None:
     """Show usage of quotas, most recently active first."""
-    answer = _ask(control, servers, "/v1/quotas")
+    answer = _ask(connect, "quotas")
     if as_json:
-        emit(answer.rstrip("\n"))
+        emit(answer)
         return
     found = json.loads(answer)
     if not found["counting"]:
@@ -103,7 +97,6 @@ def _throttled(throttle: dict[str, Any]) -> list[str]:
 
 
 @app.command("explain", epilog=EXPLAIN_EXAMPLES)
-@bootstrap_option
 @control_option
 @json_option
 @click.option("--user", default="ANONYMOUS", metavar="NAME", help="The principal's name.")
@@ -117,20 +110,14 @@ def _throttled(throttle: dict[str, Any]) -> list[str]:
     help="Number of a recent throttle, instead of user, client-id and type.",
 )
 def explain(
-    servers: BootstrapServers,
-    control: str | None,
-    as_json: bool,
-    user: str,
-    client_id: str,
-    kind: str,
-    throttle: str | None,
+    connect: Connect, as_json: bool, user: str, client_id: str, kind: str, throttle: str | None
 ) -> None:
     """Explain why a user and client-id is throttled or not, or why a request was throttled."""
     question = {"user": user, "client_id": client_id, "type": kind}
-    asked = urlencode(question if throttle is None else {"throttle": throttle})
-    answer = _ask(control, servers, f"/v1/quotas/explain?{asked}")
+    asked = question if throttle is None else {"throttle": throttle}
+    answer = _ask(connect, "quotas", "explain", query=asked)
     if as_json:
-        emit(answer.rstrip("\n"))
+        emit(answer)
         return
     for line in _explanation(json.loads(answer)):
         emit(line)
@@ -173,9 +160,6 @@ def _explanation(found: dict[str, Any]) -> Iterator[str]:
     yield f"          {found['formula']}"
 
 
-def _ask(control: str | None, servers: BootstrapServers, path: str) -> str:
-    api = find_control(control, servers)
-    try:
-        return api.get(path).decode()
-    finally:
-        api.close()
+def _ask(connect: Connect, *path: str, query: dict[str, str] | None = None) -> str:
+    with connect() as api:
+        return api.request("GET", target_of(("v1", *path), query)).decode().rstrip("\n")

@@ -7,7 +7,6 @@ its last line. Kafka has no equivalent.
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable
@@ -16,11 +15,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Argument, Command
-from minibroker.cli.control import ControlClient, control_option, find_control
-from minibroker.cli.errors import ExitCode, InvalidUsage, Unreachable
-from minibroker.cli.output import emit, json_line, note
-from minibroker.client.bootstrap import BootstrapServers, parse_bootstrap
+from minibroker.cli.commands import Argument, Command, examples
+from minibroker.cli.control import Connect, ControlClient, control_option
+from minibroker.cli.output import ExitCode, InvalidUsage, Unreachable, emit, json_line, note
+from minibroker.client.connection import BootstrapServers, parse_bootstrap
 
 if TYPE_CHECKING:
     from minibroker.lab.replay.capture import Capture
@@ -32,49 +30,43 @@ WAIT_MS: Final = 500
 LOST: Final = "lost"
 """Kind of an entry that represents others."""
 
-QUERY: Final = f"kind=request,response&frames=true&limit=1000&wait_ms={WAIT_MS}"
+QUERY: Final = {
+    "kind": "request,response",
+    "frames": "true",
+    "limit": 1000,
+    "wait_ms": WAIT_MS,
+}
 FASTEST: Final = "max"
 
-RECORD_EXAMPLES = """Examples:
-
-\b
-  minibroker record capture.jsonl
-  minibroker record capture.jsonl --seconds 60 --control http://127.0.0.1:8080
-
-The broker's journal is switched on. Frames above 64 KiB, and those that may contain secrets, are
-not recorded.
-"""
-REPLAY_EXAMPLES = """Examples:
-
-\b
-  minibroker replay capture.jsonl --bootstrap-server 127.0.0.1:9092
-  minibroker replay capture.jsonl --speed max --json
-  minibroker replay capture.jsonl --serve 127.0.0.1:9092
-
-docs/guides/record-and-replay.md describes which ids are replaced.
-"""
+RECORD_EXAMPLES = examples(
+    "minibroker record capture.jsonl",
+    "minibroker record capture.jsonl --seconds 60 --control http://127.0.0.1:8080",
+    after="""The broker's journal is switched on. Frames above 64 KiB, and those that may
+contain secrets, are not recorded.""",
+)
+REPLAY_EXAMPLES = examples(
+    "minibroker replay capture.jsonl --bootstrap-server 127.0.0.1:9092",
+    "minibroker replay capture.jsonl --speed max --json",
+    "minibroker replay capture.jsonl --serve 127.0.0.1:9092",
+    after="docs/guides/record-and-replay.md describes which ids are replaced.",
+)
 
 
 @click.command("record", cls=Command, epilog=RECORD_EXAMPLES)
 @click.argument("target", cls=Argument, metavar="FILE", about="The capture to write.")
 @click.option("--seconds", type=click.FloatRange(0), help="Stop after so many real seconds.")
-@bootstrap_option
 @control_option
-def record(
-    target: str, seconds: float | None, servers: BootstrapServers, control: str | None
-) -> None:
+def record(target: str, seconds: float | None, connect: Connect) -> None:
     """Record what all clients of a broker request, and the responses, until Ctrl-C."""
-    api = find_control(control, servers)
-    deadline = None if seconds is None else time.monotonic() + seconds
-    try:
-        last = json.loads(api.send("POST", "/v1/journal", {"enabled": True}))["last"]
-        with open(target, "w", encoding="utf-8") as file:
-            note(f"recording to {target}; stop with Ctrl-C")
-            written, lost = _copy_entries(api, file, last, deadline)
-    except OSError as error:
-        raise InvalidUsage(f"{target} cannot be written: {error.strerror}") from None
-    finally:
-        api.close()
+    with connect() as api:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        last = api.post("v1", "journal", enabled=True)["last"]
+        try:
+            with open(target, "w", encoding="utf-8") as file:
+                note(f"recording to {target}; stop with Ctrl-C")
+                written, lost = _copy_entries(api, file, last, deadline)
+        except OSError as error:
+            raise InvalidUsage(f"{target} cannot be written: {error.strerror}") from None
     missing = f"; {lost} entries of the journal are lost" if lost else ""
     note(f"recorded {written} requests and responses{missing}")
 
@@ -96,7 +88,7 @@ def _copy_entries(
     try:
         while True:
             ends = is_over or (deadline is not None and time.monotonic() >= deadline)
-            page = json.loads(api.get(f"/v1/journal?after={last}&{QUERY}"))
+            page = api.get("v1", "journal", query={**QUERY, "after": last})
             for entry in page["entries"]:
                 file.write(json_line(entry) + "\n")
             file.flush()

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from minibroker.cli.commands import Argument, CommandGroup
-from minibroker.cli.errors import InvalidUsage
-from minibroker.cli.output import emit, table
+from minibroker.cli.commands import Argument, CommandGroup, examples
+from minibroker.cli.output import InvalidUsage, emit, table
 
 if TYPE_CHECKING:
     from minibroker.broker.settings import Setting
@@ -24,20 +23,16 @@ SIMILARITY_MIN: Final = 0.8
 
 app = CommandGroup("settings", help="List and explain settings.", no_args_is_help=True)
 
-LIST_EXAMPLES = """Examples:
+LIST_EXAMPLES = examples(
+    "minibroker settings list",
+    "minibroker settings list retention",
+    "minibroker settings list --topic",
+)
 
-\b
-  minibroker settings list
-  minibroker settings list retention
-  minibroker settings list --topic
-"""
-
-EXPLAIN_EXAMPLES = """Examples:
-
-\b
-  minibroker settings explain num.io.threads
-  minibroker settings explain retention.ms
-"""
+EXPLAIN_EXAMPLES = examples(
+    "minibroker settings explain num.io.threads",
+    "minibroker settings explain retention.ms",
+)
 
 
 def default_text(setting: Setting[Any]) -> str:

@@ -15,24 +15,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.cli.commands import Command
-from minibroker.cli.errors import BadConfig, InvalidUsage
+from minibroker.cli.commands import Command, examples
+from minibroker.cli.output import BadConfig, InvalidUsage
 
 if TYPE_CHECKING:
     from minibroker.broker.settings import Settings
 
-EXAMPLES = """Examples:
-
-\b
-  minibroker start
-  minibroker start --listener PLAINTEXT://127.0.0.1:0 --json
-  minibroker start --data-dir ./data --config server.properties
-  minibroker start --set num.partitions=3 --set log.retention.ms=60000
-  minibroker start --listener INSIDE://127.0.0.1:9092 --listener OUTSIDE://0.0.0.0:9192
-
-Without --data-dir the data is in memory-backed storage where the system has it, and is removed
-at the end. Stop it with Ctrl-C.
-"""
+EXAMPLES = examples(
+    "minibroker start",
+    "minibroker start --listener PLAINTEXT://127.0.0.1:0 --json",
+    "minibroker start --data-dir ./data --config server.properties",
+    "minibroker start --set num.partitions=3 --set log.retention.ms=60000",
+    "minibroker start --listener INSIDE://127.0.0.1:9092 --listener OUTSIDE://0.0.0.0:9192",
+    after="""Without --data-dir the data is in memory-backed storage where the system has it,
+and is removed at the end. Stop it with Ctrl-C.""",
+)
 
 
 @click.command("start", cls=Command, epilog=EXAMPLES)

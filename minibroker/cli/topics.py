@@ -12,13 +12,12 @@ from collections.abc import Sequence
 import click
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Argument, CommandGroup
-from minibroker.cli.errors import InvalidUsage, error_message
-from minibroker.cli.output import emit, json_line, note, table
-from minibroker.client.bootstrap import BootstrapServers
-from minibroker.client.errors import BrokerError, check
-from minibroker.client.kafka_client import KafkaClient
-from minibroker.client.offsets import EARLIEST, LATEST, list_offsets
+from minibroker.cli.commands import Argument, CommandGroup, examples
+from minibroker.cli.output import InvalidUsage, emit, error_message, json_line, note, table
+from minibroker.client.connection import BootstrapServers
+from minibroker.client.consumer import EARLIEST, LATEST, list_offsets
+from minibroker.client.errors import BrokerError
+from minibroker.client.kafka_client import TOPIC, KafkaClient
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.create_topics import (
     CreatableTopic,
@@ -31,16 +30,10 @@ from minibroker_protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from minibroker_protocol.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
 from minibroker_protocol.messages.metadata import MetadataResponseTopic
 from minibroker_protocol.types import uuid_text
 
 ADMIN_TIMEOUT_MS = 30_000
-TOPIC_RESOURCE = 2
 TOPIC_CONFIG_SOURCE = 1
 
 app = CommandGroup("topics", help="List, create, describe and delete topics.", no_args_is_help=True)
@@ -49,29 +42,15 @@ names_argument = click.argument(
     "names", cls=Argument, nargs=-1, required=True, metavar="NAME...", about="The topics."
 )
 
-LIST_EXAMPLES = """Examples:
-
-\b
-  minibroker topics list
-  minibroker topics list --internal --json
-"""
-CREATE_EXAMPLES = """Examples:
-
-\b
-  minibroker topics create cats
-  minibroker topics create cats --partitions 3 --config retention.ms=60000
-  minibroker topics create cats dogs --if-not-exists
-"""
-DESCRIBE_EXAMPLES = """Examples:
-
-\b
-  minibroker topics describe cats
-"""
-DELETE_EXAMPLES = """Examples:
-
-\b
-  minibroker topics delete cats dogs
-"""
+LIST_EXAMPLES = examples(
+    "minibroker topics list",
+    "minibroker topics list --internal --json",
+)
+CREATE_EXAMPLES = examples(
+    "minibroker topics create cats",
+    "minibroker topics create cats --partitions 3 --config retention.ms=60000",
+    "minibroker topics create cats dogs --if-not-exists",
+)
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
@@ -152,7 +131,7 @@ def create(
     report_each("created", outcomes)
 
 
-@app.command("describe", epilog=DESCRIBE_EXAMPLES)
+@app.command("describe", epilog=examples("minibroker topics describe cats"))
 @names_argument
 @bootstrap_option
 @click.option("--json", is_flag=True, help="Print one JSON object per partition.")
@@ -174,7 +153,7 @@ def describe(names: Sequence[str], servers: BootstrapServers, json: bool) -> Non
             emit(table(("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END"), rows))
 
 
-@app.command("delete", epilog=DELETE_EXAMPLES)
+@app.command("delete", epilog=examples("minibroker topics delete cats dogs"))
 @names_argument
 @bootstrap_option
 def delete(names: Sequence[str], servers: BootstrapServers) -> None:
@@ -220,15 +199,9 @@ def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> list[tu
 
 def topic_configs(client: KafkaClient, name: str) -> list[tuple[str, str | None]]:
     """Fetch the configs set for this topic, without defaults."""
-    resource = DescribeConfigsResource(
-        resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
-    )
-    reply = client.send(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
-    (result,) = reply.results
-    check(f"topic {name}", result.error_code, result.error_message)
     return sorted(
         (item.name, item.value)
-        for item in result.configs
+        for item in client.configs(TOPIC, name)
         if item.config_source == TOPIC_CONFIG_SOURCE
     )
 

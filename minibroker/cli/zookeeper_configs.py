@@ -58,7 +58,7 @@ from minibroker.broker.settings import ConfigError, Settings
 from minibroker.broker.settings.definitions import NODE_ID, ZOOKEEPER_CONNECT
 from minibroker.broker.settings.dynamic import DEFAULT_NAME
 from minibroker.cli import credentials
-from minibroker.cli.errors import CliError, InvalidUsage, Unreachable
+from minibroker.cli.output import CliError, InvalidUsage, Unreachable
 from minibroker.client.connection import REQUEST_TIMEOUT_S
 from minibroker.client.errors import BrokerError
 from minibroker.runtime.hosts import unresolvable

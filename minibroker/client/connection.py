@@ -1,10 +1,11 @@
-"""A connection to one broker, with one request in flight.
+"""A connection to one broker, with one request in flight; bootstrap addresses and their security.
 
 Owns the socket, API version negotiation, correlation ids and authentication, and the error messages
-for addresses that cannot be reached or speak another protocol. It must never choose a broker.
-Invariant: either a response is read completely, or the connection is closed; SASL authentication
-completes before the first request and is renewed before the session expires (KIP-368). Kafka's
-``NetworkClient`` and ``SaslClientAuthenticator`` do this with many requests in flight.
+for addresses that cannot be reached or speak another protocol. It must never choose a broker, read
+a file or import ``ssl``, because most connections use neither TLS nor SASL. Invariant: either a
+response is read completely, or the connection is closed; SASL authentication completes before the
+first request and is renewed before the session expires (KIP-368). Kafka's ``NetworkClient`` and
+``SaslClientAuthenticator`` do this with many requests in flight.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import math
 import socket
 import struct
 import time
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from minibroker import __version__
-from minibroker.broker.settings.types import HostPort
-from minibroker.client.bootstrap import PLAINTEXT, ClientSecurity
+from minibroker.broker.settings.types import BadValueError, HostPort, parse_host_port
 from minibroker.client.errors import (
     ApiNotSupported,
     BrokerUnreachable,
@@ -26,6 +27,7 @@ from minibroker.client.errors import (
     ConnectionDropped,
     InvalidArgument,
     Remedy,
+    ServerNotVerified,
     check,
 )
 from minibroker_protocol.compiler import decoder, encode
@@ -43,6 +45,44 @@ from minibroker_protocol.versions import Versions
 
 if TYPE_CHECKING:
     import ssl
+
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+
+
+class ClientSecurity(NamedTuple):
+    """TLS context and SASL mechanism; without either, the connection is PLAINTEXT.
+
+    ``start_exchange`` starts the mechanism's exchange for a new authentication.
+    """
+
+    tls: ssl.SSLContext | None = None
+    mechanism: str | None = None
+    start_exchange: Callable[[], Generator[bytes, bytes, None]] | None = None
+
+
+PLAINTEXT: Final = ClientSecurity()
+
+
+class BootstrapServers(NamedTuple):
+    """Addresses as ``host:port,host:port``, and how to connect to them."""
+
+    bootstrap: str = DEFAULT_BOOTSTRAP
+    security: ClientSecurity = PLAINTEXT
+
+
+def parse_bootstrap(text: str) -> list[HostPort]:
+    """Parse ``host:port,host:port``. Raises `InvalidArgument`, which names the invalid address."""
+    addresses = []
+    for item in text.split(","):
+        try:
+            addresses.append(parse_host_port(item.strip()))
+        except BadValueError as error:
+            raise InvalidArgument(
+                f"bootstrap server '{item}': {error}; write host:port, e.g. {DEFAULT_BOOTSTRAP}"
+            ) from None
+    return addresses
+
 
 CLIENT_ID: Final = "minibroker-cli"
 RESPONSE_BYTES_MAX: Final = 128 * 1024 * 1024
@@ -136,8 +176,6 @@ class BrokerConnection:
         mechanism, start_exchange = self._security.mechanism, self._security.start_exchange
         if mechanism is None or start_exchange is None:
             return
-        from minibroker.client.sasl import ServerNotVerified  # Most commands don't use SASL.
-
         what = f"{self.address} rejected authentication with {mechanism}"
         handshake = SaslHandshakeRequest(mechanism=mechanism)
         offered = self._exchange(handshake, SaslHandshakeResponse, self._version_for(handshake))

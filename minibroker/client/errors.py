@@ -52,6 +52,10 @@ class ConnectionDropped(BrokerUnreachable):
     """The broker closed a connection that it had accepted."""
 
 
+class ServerNotVerified(Exception):
+    """The server did not prove that it knows the password; the message says why."""
+
+
 class BrokerError(ClientError):
     """The broker answered with an error code."""
 

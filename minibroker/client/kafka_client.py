@@ -8,19 +8,25 @@ most once. Kafka's ``NetworkClient`` and ``Metadata`` do this asynchronously.
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from minibroker.broker.settings.types import HostPort
-from minibroker.client.bootstrap import (
+from minibroker.client.connection import (
     DEFAULT_BOOTSTRAP,
     PLAINTEXT,
+    REQUEST_TIMEOUT_S,
+    BrokerConnection,
     ClientSecurity,
     parse_bootstrap,
 )
-from minibroker.client.connection import REQUEST_TIMEOUT_S, BrokerConnection
 from minibroker.client.errors import BrokerError, BrokerUnreachable, ConnectionDropped, check
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
 from minibroker_protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -35,6 +41,10 @@ from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message
 
 RETRY_BACKOFF_S: Final = 0.1
+TOPIC: Final = 2
+BROKER: Final = 4
+RESOURCE_NAMES: Final = {TOPIC: "topic", BROKER: "broker"}
+"""Types of resources, by Kafka's numbers."""
 
 NOT_IDEMPOTENT: Final = frozenset(
     {
@@ -79,12 +89,7 @@ class KafkaClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for connection in self._connections.values():
             connection.close()
 
@@ -133,6 +138,23 @@ class KafkaClient:
                 topic.partitions.sort(key=lambda item: item.partition_index)
                 return topic
             time.sleep(RETRY_BACKOFF_S)
+
+    def configs(
+        self,
+        resource_type: int,
+        name: str,
+        keys: list[str] | None = None,
+        broker_id: int | None = None,
+    ) -> list[DescribeConfigsResourceResult]:
+        """Describe the configs ``keys`` (all if None) of a resource, with their synonyms."""
+        resource = DescribeConfigsResource(
+            resource_type=resource_type, resource_name=name, configuration_keys=keys
+        )
+        request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+        (result,) = self.send(request, DescribeConfigsResponse, broker_id).results
+        what = f"{RESOURCE_NAMES[resource_type]} {name}".rstrip()
+        check(what, result.error_code, result.error_message)
+        return result.configs
 
     def coordinator(self, group_id: str) -> int:
         """Find the broker id of a group's coordinator."""

@@ -12,48 +12,53 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minibroker.testing.broker import AsyncMiniBroker as AsyncMiniBroker
-    from minibroker.testing.broker import BrokerNamespace as BrokerNamespace
-    from minibroker.testing.broker import BrokerSnapshot as BrokerSnapshot
-    from minibroker.testing.broker import MiniBroker as MiniBroker
-    from minibroker.testing.broker import SharedBrokerError as SharedBrokerError
-    from minibroker.testing.control import ControlError as ControlError
-    from minibroker.testing.faults import FaultNeverFired as FaultNeverFired
-    from minibroker.testing.histories import Consumers as Consumers
-    from minibroker.testing.histories import HistorySettings as HistorySettings
-    from minibroker.testing.histories import HistoryWriter as HistoryWriter
-    from minibroker.testing.histories import IsolationLevel as IsolationLevel
-    from minibroker.testing.histories import check as check
-    from minibroker.testing.journal import DidNotHappen as DidNotHappen
-    from minibroker.testing.lease import BrokerStartError as BrokerStartError
-    from minibroker.testing.proxy import MiniProxy as MiniProxy
-    from minibroker.testing.proxy import ProxyNotStarted as ProxyNotStarted
-    from minibroker.testing.verdicts import ClientMisbehaved as ClientMisbehaved
-    from minibroker.testing.verdicts import JournalIncomplete as JournalIncomplete
-    from minibroker.testing.verdicts import assert_well_behaved as assert_well_behaved
-    from minibroker.testing.workload import run_workload as run_workload
+    from minibroker.client.control import ControlError
+    from minibroker.testing.broker import (
+        AsyncMiniBroker,
+        BrokerNamespace,
+        BrokerSnapshot,
+        MiniBroker,
+        SharedBrokerError,
+    )
+    from minibroker.testing.faults import FaultNeverFired
+    from minibroker.testing.histories import (
+        Consumers,
+        HistorySettings,
+        HistoryWriter,
+        IsolationLevel,
+        check,
+    )
+    from minibroker.testing.journal import DidNotHappen
+    from minibroker.testing.lease import BrokerStartError
+    from minibroker.testing.proxy import MiniProxy, ProxyNotStarted
+    from minibroker.testing.verdicts import (
+        ClientMisbehaved,
+        JournalIncomplete,
+        assert_well_behaved,
+    )
+    from minibroker.testing.workload import run_workload
 
 _HOMES = {
-    "AsyncMiniBroker": "broker",
-    "BrokerNamespace": "broker",
-    "BrokerSnapshot": "broker",
-    "MiniBroker": "broker",
-    "SharedBrokerError": "broker",
-    "ControlError": "control",
-    "FaultNeverFired": "faults",
-    "DidNotHappen": "journal",
-    "BrokerStartError": "lease",
-    "Consumers": "histories",
-    "HistorySettings": "histories",
-    "HistoryWriter": "histories",
-    "IsolationLevel": "histories",
-    "check": "histories",
-    "ClientMisbehaved": "verdicts",
-    "JournalIncomplete": "verdicts",
-    "assert_well_behaved": "verdicts",
-    "MiniProxy": "proxy",
-    "ProxyNotStarted": "proxy",
-    "run_workload": "workload",
+    "AsyncMiniBroker": "testing.broker",
+    "BrokerNamespace": "testing.broker",
+    "BrokerSnapshot": "testing.broker",
+    "MiniBroker": "testing.broker",
+    "SharedBrokerError": "testing.broker",
+    "ControlError": "client.control",
+    "FaultNeverFired": "testing.faults",
+    "DidNotHappen": "testing.journal",
+    "BrokerStartError": "testing.lease",
+    "Consumers": "testing.histories",
+    "HistorySettings": "testing.histories",
+    "HistoryWriter": "testing.histories",
+    "IsolationLevel": "testing.histories",
+    "check": "testing.histories",
+    "ClientMisbehaved": "testing.verdicts",
+    "JournalIncomplete": "testing.verdicts",
+    "assert_well_behaved": "testing.verdicts",
+    "MiniProxy": "testing.proxy",
+    "ProxyNotStarted": "testing.proxy",
+    "run_workload": "testing.workload",
 }
 
 __all__ = [
@@ -83,4 +88,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"minibroker.{_HOMES[name]}"), name)

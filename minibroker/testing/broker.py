@@ -1,27 +1,107 @@
 """``MiniBroker``: a real broker in its own processes, for one test or many.
 
-Owns the operations of a test on a broker. It must never access a broker except through the control
-API.
-Invariant: inside the context the addresses are valid, and afterwards no process and no file of the
-broker is left. Kafka's own tests have ``KafkaClusterTestKit``.
+Owns the operations of a test on a broker, and the handles of the control API, which a proxy has
+too; they are created at their first use, because their modules take milliseconds to import. It must
+never access a broker except through the control API. Invariant: inside the context the addresses
+are valid, and afterwards no process and no file of the broker is left. Kafka's own tests have
+``KafkaClusterTestKit``.
 """
 
 from __future__ import annotations
 
 import functools
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
 
-from minibroker.testing.controlled import Controlled
 from minibroker.testing.lease import Ended, ForkServerAddress, Lease, fork_server_of_process
 
 if TYPE_CHECKING:
-    from minibroker.testing.control import Control
+    from minibroker.client.control import Control
     from minibroker.testing.faults import FaultHandle, Faults
     from minibroker.testing.journal import RecordedJournal
+
+
+class Controlled(ABC):
+    """The base class of `MiniBroker` and `MiniProxy`, as a context manager."""
+
+    _what: ClassVar[str]
+
+    def __init__(self, *, guarded: bool = False) -> None:
+        self._guarded = guarded
+        """Whether other processes use it, so that calls which affect them are errors."""
+        self._ready: dict[str, Any] = {}
+        self._control: Control | None = None
+        self._faults: Faults | None = None
+        self._journal: RecordedJournal | None = None
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start, and wait until clients can connect."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop, and wait until nothing is left; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` for any Kafka client."""
+        return str(self._ready_value("bootstrap_servers"))
+
+    @property
+    def control_url(self) -> str:
+        """The HTTP control API."""
+        return str(self._ready_value("control_url"))
+
+    @property
+    def control(self) -> Control:
+        """Calls to the control API that have no method here."""
+        if self._control is None:
+            from minibroker.client.control import Control
+
+            self._control = Control(self.control_url)
+        return self._control
+
+    @property
+    def faults(self) -> Faults:
+        """Rules that make it misbehave, e.g. ``broker.faults.add("disconnect")``."""
+        if self._faults is None:
+            from minibroker.testing.faults import Faults
+
+            self._faults = Faults(self.control, guarded=self._guarded)
+        return self._faults
+
+    @property
+    def journal(self) -> RecordedJournal:
+        """What happened: ``with broker.journal as journal: ...; journal.assert_happened(...)``."""
+        if self._journal is None:
+            from minibroker.testing.journal import RecordedJournal
+
+            self._journal = RecordedJournal(self.control, guarded=self._guarded)
+        return self._journal
+
+    def _ready_value(self, key: str) -> object:
+        if not self._ready:
+            raise RuntimeError(
+                f"the {self._what} is not running: use it as a context manager, or start()"
+            )
+        return self._ready[key]
+
+    def _forget_ready(self) -> None:
+        """Drop the addresses and handles of a process that ends."""
+        if self._control is not None:
+            self._control.close()
+        self._control = self._faults = self._journal = None
+        self._ready = {}
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,12 +158,7 @@ class MiniBroker(Controlled):
         await broker.start()
         return broker
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await in_thread(self.stop, shielded=True)
 
     # ------------------------------------------------------------------------ start and stop
@@ -310,12 +385,7 @@ class AsyncJournal:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await in_thread(self._journal.stop, shielded=True)
 
 
@@ -336,12 +406,7 @@ class AsyncFaults:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         leave = functools.partial(self._faults.__exit__, kind, error, traceback)
         await in_thread(leave, shielded=True)
 

@@ -9,10 +9,9 @@ reference page of faults.
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Any, Final, Self
 
-from minibroker.testing.control import Control, ControlError
+from minibroker.client.control import Control, ControlError
 
 WAIT_S: Final = 10.0
 WAIT_SLICE_S: Final = 20.0
@@ -103,9 +102,8 @@ class Faults:
     ``with broker.faults as faults: faults.add(...)``.
     """
 
-    def __init__(self, url: str, control: Control, *, guarded: bool = False) -> None:
+    def __init__(self, control: Control, *, guarded: bool = False) -> None:
         """``guarded`` rejects rules that could affect other processes that use the broker."""
-        self.url = url
         self.control = control
         self._guarded = guarded
         self._added: list[FaultHandle] = []
@@ -161,12 +159,7 @@ class Faults:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         try:
             if error is None:
                 self.check()

@@ -13,10 +13,9 @@ import json
 import time
 from collections.abc import Mapping
 from os import PathLike
-from types import TracebackType
 from typing import Any, Final, Self
 
-from minibroker.testing.control import Control
+from minibroker.client.control import Control, journal_pages
 
 WAIT_S: Final = 10.0
 WAIT_SLICE_S: Final = 20.0
@@ -40,9 +39,8 @@ class RecordedJournal:
     ``error`` and ``details``; all given ones must hold.
     """
 
-    def __init__(self, url: str, control: Control, *, guarded: bool = False) -> None:
+    def __init__(self, control: Control, *, guarded: bool = False) -> None:
         """``guarded`` leaves the journal on, for other processes that use the broker."""
-        self._url = url
         self._control = control
         self._guarded = guarded
         self._after = 0
@@ -70,15 +68,14 @@ class RecordedJournal:
         ``decode`` adds the fields of requests and responses as ``body``, ``frames`` their bytes in
         base64 as ``frame``.
         """
-        found: list[Entry] = []
         query = {**conditions, "limit": PAGE_ENTRIES}
-        query |= {"decode": _text(decode), "frames": _text(frames), "after": self._after}
-        while True:
-            page = self._control.get("v1", "journal", query=query)
-            found += page["entries"]
-            if not page["has_more"]:
-                return [entry for entry in found if _is_meant(entry, conditions, details)]
-            query["after"] = page["entries"][-1]["sequence"]
+        query |= {"decode": _text(decode), "frames": _text(frames)}
+        return [
+            entry
+            for page in journal_pages(self._control, self._after, **query)
+            for entry in page["entries"]
+            if _is_meant(entry, conditions, details)
+        ]
 
     def save(self, path: str | PathLike[str]) -> int:
         """Write all requests and responses as a capture, for ``minibroker replay``.
@@ -104,24 +101,20 @@ class RecordedJournal:
         Only entries after the entry ``after`` count. Raises `DidNotHappen` after real seconds.
         """
         deadline = time.monotonic() + timeout_s
-        control = Control(self._url)  # Other calls need not wait for this one.
         query = {**conditions, "decode": _text(decode), "limit": PAGE_ENTRIES}
         query["after"] = self._after if after is None else after["sequence"]
-        try:
-            while True:
-                remaining = max(deadline - time.monotonic(), 0)
-                query["wait_ms"] = int(min(remaining, WAIT_SLICE_S) * 1000)
-                page = control.get("v1", "journal", query=query)
-                for entry in page["entries"]:
-                    if _is_meant(entry, conditions, details):
-                        return dict(entry)
-                if page["entries"]:
-                    query["after"] = page["entries"][-1]["sequence"]
-                elif time.monotonic() >= deadline:
-                    conditions |= {"details": dict(details)} if details else {}
-                    raise DidNotHappen(f"no entry with {conditions} within {timeout_s:g} s")
-        finally:
-            control.close()
+        while True:
+            remaining = max(deadline - time.monotonic(), 0)
+            query["wait_ms"] = int(min(remaining, WAIT_SLICE_S) * 1000)
+            page = self._control.get("v1", "journal", query=query)
+            for entry in page["entries"]:
+                if _is_meant(entry, conditions, details):
+                    return dict(entry)
+            if page["entries"]:
+                query["after"] = page["entries"][-1]["sequence"]
+            elif time.monotonic() >= deadline:
+                conditions |= {"details": dict(details)} if details else {}
+                raise DidNotHappen(f"no entry with {conditions} within {timeout_s:g} s")
 
     def assert_happened(
         self, times: int = 1, *, timeout_s: float = 0.0, **conditions: object
@@ -138,14 +131,10 @@ class RecordedJournal:
         self._check(0.0, absent=conditions, before_ms=before_ms)
 
     def _check(self, timeout_s: float, **assertion: object) -> list[Entry]:
-        control = Control(self._url)
         wait_ms = int(min(timeout_s, WAIT_SLICE_S) * 1000)
-        try:
-            result = control.post(
-                "v1", "journal", "assert", **assertion, after=self._after, wait_ms=wait_ms
-            )
-        finally:
-            control.close()
+        result = self._control.post(
+            "v1", "journal", "assert", **assertion, after=self._after, wait_ms=wait_ms
+        )
         if not result["holds"]:
             given = {name: value for name, value in assertion.items() if value is not None}
             raise DidNotHappen(f"{result['text']}: {given}")
@@ -155,12 +144,7 @@ class RecordedJournal:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -160,7 +160,7 @@ def minibroker_fixture(request: pytest.FixtureRequest) -> MiniBroker:
 @pytest.fixture
 def minibroker_topic(request: pytest.FixtureRequest, minibroker: MiniBroker) -> Iterator[str]:
     """Name of a topic for this test only: one partition, deleted afterwards."""
-    from minibroker.testing.control import ControlError
+    from minibroker.client.control import ControlError
 
     name = minibroker.create_topic(request.config.stash[RUN].fresh_name(request.node.name))
     yield name

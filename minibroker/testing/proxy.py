@@ -14,7 +14,7 @@ import tempfile
 from typing import IO, Final, Self
 
 from minibroker.python_command import python_command
-from minibroker.testing.controlled import Controlled
+from minibroker.testing.broker import Controlled
 
 STOP_SECONDS_MAX: Final = 10.0
 MODULE: Final = "minibroker.testing.proxy_process"

@@ -14,7 +14,7 @@ import sys
 import trio
 
 from minibroker.broker.settings.types import BadValueError, parse_plaintext_listener
-from minibroker.client.bootstrap import parse_bootstrap
+from minibroker.client.connection import parse_bootstrap
 from minibroker.client.errors import ClientError
 from minibroker.lab.control.proxy import ProxyOptions, ProxyStartError, run_proxy
 from minibroker.ready import ProxyReady, as_json
@@ -30,7 +30,7 @@ def main() -> None:
         listener = parse_plaintext_listener(given["listener"])
         tls = None
         if given["command_config"] is not None:
-            from minibroker.client.config import read_tls
+            from minibroker.client.security import read_tls
 
             tls = read_tls(given["command_config"])
         options = ProxyOptions(parse_bootstrap(given["upstream"]), listener, upstream_tls=tls)

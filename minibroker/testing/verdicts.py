@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final, Protocol
 
+from minibroker.client.control import journal_pages
 from minibroker.lab.journal.entries import JournalEntry
 from minibroker.lab.verdicts.judging import ClientReport, judge
 from minibroker.lab.verdicts.report import report_text
@@ -49,13 +50,11 @@ def journal_entries(broker: BrokerWithJournal, after: int = 0) -> tuple[list[Jou
     Return also how many it does not have yet, because a process does not respond.
     """
     entries: list[JournalEntry] = []
-    while True:
-        last = entries[-1].sequence if entries else after
-        query = {"frames": "true", "limit": PAGE_ENTRIES, "after": last}
-        page = broker.control.get("v1", "journal", query=query)
+    pending = 0
+    for page in journal_pages(broker.control, after, frames="true", limit=PAGE_ENTRIES):
         entries += map(entry_of_json, page["entries"])
-        if not page["has_more"] or not page["entries"]:
-            return entries, page["pending"]
+        pending = page["pending"]
+    return entries, pending
 
 
 def judge_client(

@@ -1,8 +1,9 @@
-"""A broker under attack, with everything that watches it.
+"""A broker under attack, with everything that watches it, and the attacks as processes.
 
-Owns the broker's processes, its files, the honest clients and the record of faults; a round decides
-what happens when. The invariant: whatever fails on the way, ``close`` ends every process that was
-started here, and each problem is in the report.
+Owns the broker's processes, its files, the honest clients, the attackers and the record of faults;
+a round decides what happens when. The invariant: whatever fails on the way, ``close`` ends every
+process that was started here, and each problem is in the report, as is an attack that fails or does
+not end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from system_tests.attack import checks
-from system_tests.attack.attackers import ATTACKER_OVERTIME_S, Attackers, start_module
+from system_tests.attack.attacks.sasl import VIOLATION
 from system_tests.attack.plan import Round
 from system_tests.attack.report import Invariant, Report
 from system_tests.attack.stalls import ALL, Fault, Sample, failures, stalls, unexcused
@@ -33,6 +35,74 @@ from system_tests.harness.control import ask, processes, wait_ready
 from system_tests.harness.fingerprints import create_foreign_files, fingerprint
 from system_tests.harness.jars import PROJECT
 from system_tests.harness.processes import resident_bytes, tree
+
+ATTACKER_OVERTIME_S: Final = 60.0
+SHOWN_CHARACTERS: Final = 1500
+
+
+def start_module(module: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a module of this package as a process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", f"system_tests.attack.{module}", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+class Attackers:
+    """The attacks on one broker; ``names`` are those of all that were started."""
+
+    def __init__(self, round_: Round, where: str, report: Report) -> None:
+        self._round = round_
+        self._where = where
+        self._report = report
+        self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self.names: list[str] = []
+
+    def start(self, name: str, seconds: float, target: Target) -> None:
+        """Start an attack that ends by itself."""
+        seed = f"{name} {self._round.seed}"
+        process = start_module("attacker", name, seed, f"{seconds:.1f}", target.encoded())
+        self._running.append((name, process))
+        self.names.append(name)
+
+    def wait(self) -> None:
+        """Wait until all attacks have ended, and add up what they did."""
+        for name, process in self._running:
+            try:
+                printed, complaint = process.communicate(
+                    timeout=self._round.seconds + ATTACKER_OVERTIME_S
+                )
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                self._problem(Invariant.ENDING, f"the attack {name!r} did not end")
+                continue
+            if process.returncode:
+                text = complaint.decode()[-SHOWN_CHARACTERS:]
+                self._problem(Invariant.ENDING, f"the attack {name!r} failed: {text}")
+                continue
+            self._add(json.loads(printed))
+        self._running.clear()
+
+    def _add(self, counts: dict[str, int]) -> None:
+        for what, count in counts.items():
+            if what.startswith(VIOLATION):
+                self._problem(Invariant.AUTHENTICATION, f"{what}, {count} times")
+            else:
+                self._report.counts[what] += count
+
+    def _problem(self, invariant: Invariant, text: str) -> None:
+        self._report.found(invariant, self._where, text)
+
+    def kill(self) -> None:
+        """Kill those that still run."""
+        for _, process in self._running:
+            process.kill()
+            process.communicate()
+        self._running.clear()
+
 
 STOP_WITHIN_S: Final = 30.0
 MEMORY_PAUSE_S: Final = 1.0

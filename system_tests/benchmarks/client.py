@@ -7,10 +7,9 @@ callers. Invariant: a failed run raises with the client's output, and never coun
 from __future__ import annotations
 
 import json
-import select
 import subprocess
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ import confluent_kafka
 
 from system_tests.harness import compiling
 from system_tests.harness.jars import PROJECT, ToolchainMissing
+from system_tests.harness.line_process import LineProcess, ProcessEnded
+from system_tests.harness.waiting import TimedOut
 
 FOLDER = PROJECT / "system_tests" / "benchmarks"
 CLIENT, SMALL, FRAMES = "client", "small", "frames"
@@ -70,24 +71,20 @@ def run_program(program: str, *arguments: str | int, given: bytes = b"") -> Any:
 class Waiting:
     """A connected client that produces one round when requested."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: LineProcess) -> None:
         self._process = process
         self._read()
 
     def produce(self) -> dict[str, float]:
         """The figures of one round."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
-        self._process.stdin.flush()
+        self._process.send("")
         return self._read()
 
     def _read(self) -> dict[str, float]:
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
-        line = self._process.stdout.readline() if readable else b""
-        if not line:
-            raise RunFailed("the waiting client ended, or took too long")
-        figures: dict[str, float] = json.loads(line)
+        try:
+            figures: dict[str, float] = json.loads(self._process.receive(PATIENCE_S))
+        except (ProcessEnded, TimedOut) as error:
+            raise RunFailed("the waiting client ended, or took too long") from error
         return figures
 
 
@@ -95,15 +92,8 @@ class Waiting:
 def waiting(program: str, mode: str, servers: str, topic: str, *numbers: int) -> Iterator[Waiting]:
     """Connect a client that starts its rounds when requested."""
     command = [str(compiled(program)), mode, servers, topic, *map(str, numbers)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
+    with closing(LineProcess(command)) as process:
         yield Waiting(process)
-    finally:
-        process.kill()
-        process.wait(10)
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
 
 
 def paced(
@@ -120,8 +110,6 @@ def many_producers(
     return waiting(SMALL, "producers", servers, topic, producers, size, partitions, ms)
 
 
-def waiting_for_servers(topic: str) -> subprocess.Popen[bytes]:
+def waiting_for_servers(topic: str) -> LineProcess:
     """Start a client that produces one record as soon as it gets the address."""
-    return subprocess.Popen(
-        [str(compiled()), "first", "-", topic], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    return LineProcess([str(compiled()), "first", "-", topic])

@@ -44,10 +44,9 @@ from system_tests.benchmarks.fairness_timelines import (
 from system_tests.benchmarks.measures import cpu_seconds, machine_busy_share, touch_memory
 from system_tests.benchmarks.peers import KAFKA, MINIBROKER
 from system_tests.benchmarks.report import machine
-from system_tests.connections.dialling import Client
+from system_tests.connections.dialling import Client, set_quota
 from system_tests.harness.brokers import KAFKA_JVM, RunningBroker, start_kafka, start_minibroker
 from system_tests.harness.jars import ToolchainMissing
-from system_tests.quotas.quota_requests import set_quota
 
 AHEAD_S = 0.4
 """How long clients need to start and connect."""

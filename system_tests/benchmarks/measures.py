@@ -37,6 +37,7 @@ from system_tests.harness.brokers import (
     wait_for_port,
 )
 from system_tests.harness.jars import ToolchainMissing, import_path
+from system_tests.harness.line_process import ProcessEnded
 from system_tests.harness.processes import pss_bytes, tree
 from system_tests.harness.waiting import wait_until
 
@@ -228,8 +229,6 @@ def cold_start(name: str, folder: Path) -> Figures:
     """
     directory = Path(tempfile.mkdtemp(prefix="cold-start-", dir=folder))
     client = waiting_for_servers("first")
-    assert client.stdin is not None
-    assert client.stdout is not None
     broker: RunningBroker | None = None
     try:
         if name == KAFKA:
@@ -241,17 +240,12 @@ def cold_start(name: str, folder: Path) -> Figures:
             assert name == MINIBROKER
             began = time.perf_counter()
             broker = start_minibroker()
-        client.stdin.write(broker.bootstrap_servers.encode() + b"\n")
-        client.stdin.flush()
-        line = client.stdout.readline()
+        client.ask(broker.bootstrap_servers)
         took = time.perf_counter() - began
-        if not line:
-            raise RunFailed(f"the first record was not acknowledged by {name}")
+    except ProcessEnded as error:
+        raise RunFailed(f"the first record was not acknowledged by {name}") from error
     finally:
-        client.kill()
-        client.wait(10)
-        client.stdin.close()
-        client.stdout.close()
+        client.close()
         if broker is not None:
             broker.stop()
             broker.forget()

@@ -7,18 +7,17 @@ measures all alike; data is on the same kind of storage for all.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import IO
 
 from system_tests.harness.brokers import KAFKA_JVM, RunningBroker, start_kafka, start_minibroker
 from system_tests.harness.compiling import built_with_go
 from system_tests.harness.jars import PROJECT, ToolchainMissing, import_path, kafka_jars
+from system_tests.harness.line_process import LineProcess, ProcessEnded
 
 MINIBROKER, INTERPRETED = "minibroker", "interpreted"
 KAFKA, MOCK, KFAKE = "kafka", "librdkafka mock", "kfake"
@@ -93,50 +92,29 @@ def _kafka(folder: Path) -> Peer:
 
 
 def _mock(folder: Path) -> Peer:
-    process = _listening([sys.executable, "-c", MOCK_HOST])
     version = metadata.version("confluent-kafka")
-    return Peer(
-        name=MOCK,
-        version=version,
-        servers=_first_line(process),
-        pid=process.pid,
-        end=_closed(process),
-        keeps_everything=False,
-    )
+    return _listening(MOCK, version, [sys.executable, "-c", MOCK_HOST], keeps_everything=False)
 
 
 def _kfake(folder: Path) -> Peer:
     source = PROJECT / "system_tests" / "benchmarks" / "kfake"
-    program = built_with_go(source)
-    process = _listening([str(program)])
     needed = next(
         line for line in (source / "go.mod").read_text().splitlines() if "/kfake v" in line
     )
     version = needed.split()[-1].rpartition("-")[2]
-    return Peer(KFAKE, version, _first_line(process), process.pid, _closed(process))
+    return _listening(KFAKE, version, [str(built_with_go(source))])
 
 
-def _listening(command: list[str]) -> subprocess.Popen[bytes]:
-    """Start something that ends with its standard input."""
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+def _listening(
+    name: str, version: str, command: list[str], *, keeps_everything: bool = True
+) -> Peer:
+    """Start a peer that prints its address and ends with its standard input."""
+    process = LineProcess(command)
+    try:
+        servers = process.receive().strip()
+    except ProcessEnded:
+        process.close()
+        raise ToolchainMissing(f"{command!r} ended before it listened") from None
+    return Peer(
+        name, version, servers, process.pid, process.close, keeps_everything=keeps_everything
     )
-
-
-def _first_line(process: subprocess.Popen[bytes]) -> str:
-    output: IO[bytes] | None = process.stdout
-    assert output is not None
-    line = output.readline().decode().strip()
-    if not line:
-        raise ToolchainMissing(f"{process.args!r} ended before it listened")
-    return line
-
-
-def _closed(process: subprocess.Popen[bytes]) -> Callable[[], None]:
-    def end() -> None:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.kill()
-        process.wait(10)
-
-    return end

@@ -104,15 +104,14 @@ def compare(direct: str, proxied: str) -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="proxy-benchmark-") as folder:
-        kafka = start_kafka(Path(folder) / "kafka", jvm=KAFKA_JVM)
-        try:
-            admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-            admin.create_topics([NewTopic(TOPIC, 3, 1)])[TOPIC].result(PATIENCE_S)
-            with MiniProxy(kafka.bootstrap_servers) as proxy:
-                compare(kafka.bootstrap_servers, proxy.bootstrap_servers)
-        finally:
-            kafka.forget()
+    with (
+        tempfile.TemporaryDirectory(prefix="proxy-benchmark-") as folder,
+        start_kafka(Path(folder) / "kafka", jvm=KAFKA_JVM) as kafka,
+    ):
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.create_topics([NewTopic(TOPIC, 3, 1)])[TOPIC].result(PATIENCE_S)
+        with MiniProxy(kafka.bootstrap_servers) as proxy:
+            compare(kafka.bootstrap_servers, proxy.bootstrap_servers)
 
 
 if __name__ == "__main__":

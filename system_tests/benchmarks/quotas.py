@@ -46,11 +46,11 @@ from minibroker_protocol.messages.produce import (
     TopicProduceData,
 )
 from minibroker_protocol.records import Record, build_batch
-from system_tests.connections.dialling import Client
+from system_tests.connections.dialling import Client, set_quota, set_quotas
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.control import pids_by_name, processes
 from system_tests.harness.processes import pss_bytes
-from system_tests.quotas.quota_requests import VERSION, set_quota, set_quotas
+from system_tests.quotas.quota_requests import VERSION
 
 PARTS = ("requests", "counting", "memory")
 ROUNDS, REQUESTS, BROKERS = 30, 400, 4

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
-from minibroker.testing.control import Control
+from minibroker.client.control import Control
 from system_tests.benchmarks.frames import versioned
 from system_tests.benchmarks.growth import ready
 from system_tests.benchmarks.measures import Figures, create_topic

@@ -12,7 +12,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from system_tests.harness.waiting import wait_until
 
@@ -92,6 +92,23 @@ class Group(NamedTuple):
     members: tuple[GroupMember, ...]
 
 
+class Producing(NamedTuple):
+    """Settings of a producer."""
+
+    codec: str
+    acks: str
+    idempotent: bool
+
+
+class Joining(NamedTuple):
+    """Settings of a group's member."""
+
+    assignor: str
+    instance_id: str | None
+    start: str
+    max_wait_ms: int
+
+
 class Member(ABC):
     """A consumer in a group. It commits what it has returned whenever partitions are revoked.
 
@@ -133,7 +150,6 @@ class Client(ABC):
         self.bootstrap_servers = bootstrap_servers
         self.client_id = f"{self.name}-{os.getpid()}"
 
-    @abstractmethod
     def create_topic(
         self,
         name: str,
@@ -141,6 +157,12 @@ class Client(ABC):
         *,
         replicas: int = 1,
         configs: Mapping[str, str] | None = None,
+    ) -> None:
+        self._create(name, partitions, replicas, dict(configs or {}))
+
+    @abstractmethod
+    def _create(
+        self, name: str, partitions: int, replicas: int, configs: dict[str, str]
     ) -> None: ...
 
     @abstractmethod
@@ -153,11 +175,14 @@ class Client(ABC):
     def leaders(self, topic: str) -> dict[int, int]:
         """Return the leader of each partition; an unknown topic is `Refused`."""
 
-    @abstractmethod
-    def topic_configs(self, topic: str) -> dict[str, str | None]: ...
+    def topic_configs(self, topic: str) -> dict[str, str | None]:
+        return self._configs("topic", topic)
+
+    def broker_configs(self, broker_id: int) -> dict[str, str | None]:
+        return self._configs("broker", str(broker_id))
 
     @abstractmethod
-    def broker_configs(self, broker_id: int) -> dict[str, str | None]: ...
+    def _configs(self, kind: str, name: str) -> dict[str, str | None]: ...
 
     @abstractmethod
     def cluster(self) -> Cluster: ...
@@ -168,7 +193,6 @@ class Client(ABC):
     @abstractmethod
     def describe_group(self, group: str) -> Group: ...
 
-    @abstractmethod
     def produce(
         self,
         topic: str,
@@ -180,6 +204,12 @@ class Client(ABC):
         idempotent: bool = False,
     ) -> list[int]:
         """Send, wait for every acknowledgement and return the offsets (any, with acks 0)."""
+        return self._produce(topic, partition, records, Producing(codec, acks, idempotent))
+
+    @abstractmethod
+    def _produce(
+        self, topic: str, partition: int, records: Sequence[Record], how: Producing
+    ) -> list[int]: ...
 
     @abstractmethod
     def read(self, topic: str, partition: int, offset: int, count: int) -> list[Stored]:
@@ -193,7 +223,6 @@ class Client(ABC):
     def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Return the first offset whose record is no older, or None if there is none."""
 
-    @abstractmethod
     def join(
         self,
         group: str,
@@ -208,9 +237,55 @@ class Client(ABC):
 
         `max_wait_ms` is how long the broker may hold a fetch that has nothing to give.
         """
+        return self._join(group, topic, Joining(assignor, instance_id, start, max_wait_ms))
+
+    @abstractmethod
+    def _join(self, group: str, topic: str, how: Joining) -> Member: ...
 
     @abstractmethod
     def close(self) -> None: ...
+
+
+# What kafka-python and aiokafka name alike.
+
+
+def stored_records(polled: Mapping[Any, Sequence[Any]]) -> list[Stored]:
+    """Return the records of a poll, which has them by partition."""
+    return [
+        Stored(
+            each.topic,
+            each.partition,
+            each.offset,
+            each.timestamp,
+            each.key,
+            each.value,
+            tuple(each.headers),
+        )
+        for batch in polled.values()
+        for each in batch
+    ]
+
+
+def producer_options(how: Producing) -> dict[str, Any]:
+    return {
+        "compression_type": None if how.codec == "none" else how.codec,
+        "acks": how.acks if how.acks == "all" else int(how.acks),
+        "enable_idempotence": how.idempotent,
+        "max_request_size": CLIENT_MAX_BYTES,
+        "linger_ms": 5,
+    }
+
+
+def consumer_options(group: str, how: Joining) -> dict[str, Any]:
+    return {
+        "group_id": group,
+        "group_instance_id": how.instance_id,
+        "auto_offset_reset": how.start,
+        "enable_auto_commit": False,
+        "fetch_max_wait_ms": how.max_wait_ms,
+        "session_timeout_ms": SESSION_MS,
+        "heartbeat_interval_ms": HEARTBEAT_MS,
+    }
 
 
 def drain(member: Member, count: int) -> list[Stored]:

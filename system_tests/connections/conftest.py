@@ -30,20 +30,16 @@ class Dial(Protocol):
 @pytest.fixture
 def limited() -> Iterator[Limited]:
     """Start a broker with these settings, ``name=value`` each."""
-    started: list[RunningBroker] = []
+    running: list[RunningBroker] = []
+    with ExitStack() as started:
 
-    def start(*settings: str, listener: str = "PLAINTEXT://127.0.0.1:0") -> RunningBroker:
-        pairs = dict(pair.split("=", 1) for pair in settings)
-        started.append(start_minibroker(settings=pairs, listener=listener))
-        return started[-1]
+        def start(*settings: str, listener: str = "PLAINTEXT://127.0.0.1:0") -> RunningBroker:
+            pairs = dict(pair.split("=", 1) for pair in settings)
+            running.append(start_minibroker(settings=pairs, listener=listener))
+            return started.enter_context(running[-1])
 
-    yield start
-    for broker in started:
-        try:
-            assert broker.stop() == 0
-            assert "Traceback" not in broker.printed()
-        finally:
-            broker.forget()
+        yield start
+        assert [broker.stop() for broker in running] == [0] * len(running)
 
 
 @pytest.fixture

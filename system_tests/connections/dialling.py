@@ -12,6 +12,7 @@ import re
 import select
 import socket
 import urllib.request
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from minibroker_protocol import registry
@@ -30,6 +31,9 @@ from system_tests.harness.control import ask
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 CLOCK_REQUESTS = 3
+
+Entity = Mapping[str, str | None]
+"""Names by type, None for the default."""
 
 
 class Client:
@@ -134,12 +138,27 @@ def listener_address(broker: RunningBroker, listener: str) -> tuple[str, int]:
 
 def set_ip_rate(client: Client, ip: str | None, rate: float) -> None:
     """Set the connection rate of an address, or with None the default of all addresses."""
-    entry = AlterClientQuotasRequestEntryData(
-        entity=[EntityData(entity_type="ip", entity_name=ip)],
-        ops=[OpData(key="connection_creation_rate", value=rate)],
-    )
-    response = client.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False), 1)
-    assert [each.error_code for each in response.entries] == [0], response
+    set_quotas(client, [({"ip": ip}, {"connection_creation_rate": rate})])
+
+
+def set_quota(client: Client, entity: Entity, **quotas: float) -> None:
+    """Set quotas of an entity, by type and name."""
+    set_quotas(client, [(entity, quotas)])
+
+
+def set_quotas(client: Client, given: Sequence[tuple[Entity, Mapping[str, float]]]) -> None:
+    """Set quotas of entities; they are in force in every process when the broker responds."""
+    entries = [
+        AlterClientQuotasRequestEntryData(
+            entity=[
+                EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()
+            ],
+            ops=[OpData(key=key, value=value) for key, value in quotas.items()],
+        )
+        for entity, quotas in given
+    ]
+    response = client.ask(AlterClientQuotasRequest(entries=entries, validate_only=False), 1)
+    assert [each.error_code for each in response.entries] == [0] * len(entries), response
 
 
 def change_clock(broker: RunningBroker, **change: object) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Mapping
 
 import pytest
@@ -24,7 +22,7 @@ from system_tests.connections.dialling import (
 )
 from system_tests.faults.killing import COMBINED, SEPARATE
 from system_tests.harness.brokers import RunningBroker, StartFailed
-from system_tests.harness.control import processes, wait_ready
+from system_tests.harness.control import kill_process
 
 pytestmark = pytest.mark.minibroker
 
@@ -172,14 +170,6 @@ def test_redpandas_limits_hang_up_at_once(limited: Limited, dial: Dial) -> None:
     assert gauge(broker, closed, reason="kafka_connections_max_per_ip") == 2
 
 
-def kill(broker: RunningBroker, name: str) -> None:
-    """SIGKILL a process and wait until all are well again."""
-    pid = processes(broker)[name].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    wait_ready(broker)
-
-
 @pytest.mark.parametrize(
     ("layout", "others"),
     [
@@ -195,10 +185,10 @@ def test_counts_are_exact_whichever_process_is_killed(
     clients = dial(broker, 4, "127.0.0.2")
     assert all(client.answered() for client in clients)
     for name in others:
-        kill(broker, name)
+        kill_process(broker, name)
         assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
         assert counted(broker) == 4
-    kill(broker, "processor-0")
+    kill_process(broker, "processor-0")
     wait_counted(broker, 2)  # round robin: it had every second one
     clients += dial(broker, 2, "127.0.0.2")
     assert sum(client.answered() for client in clients) == 4

@@ -7,8 +7,6 @@ number that each rate admits is calculated by a model that shares no code with t
 
 from __future__ import annotations
 
-import os
-import signal
 from itertools import accumulate
 
 import pytest
@@ -17,7 +15,7 @@ from system_tests.connections.conftest import Dial, Limited, as_settings
 from system_tests.connections.dialling import Client, counted, set_ip_rate, wait_counted
 from system_tests.faults.killing import SEPARATE
 from system_tests.harness.brokers import RunningBroker
-from system_tests.harness.control import processes, wait_ready
+from system_tests.harness.control import kill_process, processes
 from system_tests.harness.dialler import Seen, storm
 from system_tests.harness.processes import open_files, pss_bytes, tree
 from system_tests.harness.waiting import wait_until
@@ -140,14 +138,7 @@ def set_ip_rate_and_kill_acceptor(broker: RunningBroker) -> None:
     """Set a limit that needs a connection, and kill the process that counted it."""
     with Client(broker.address) as client:
         set_ip_rate(client, None, IP_RATE)
-    kill(broker, "acceptor")
-
-
-def kill(broker: RunningBroker, name: str) -> None:
-    pid = processes(broker)[name].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    wait_ready(broker)
+    kill_process(broker, "acceptor")
 
 
 @MODES
@@ -165,7 +156,7 @@ def test_counts_are_exact_after_any_kill(
     ) as running_storm:
         for name in VICTIMS:
             if name in processes(broker):
-                kill(broker, name)
+                kill_process(broker, name)
                 assert counted(broker) <= CONNECTIONS_MAX
         result = running_storm.end()
     assert result.served > CONNECTIONS_MAX

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
 from minibroker_protocol.errors import ErrorCode
@@ -25,7 +22,7 @@ from system_tests.connections.conftest import Dial, Limited
 from system_tests.connections.dialling import Client, counted, gauge, wait_counted
 from system_tests.faults.killing import in_same_process, one_of_each_process
 from system_tests.harness.brokers import RunningBroker, StartFailed, start_minibroker
-from system_tests.harness.control import ask, processes, wait_ready
+from system_tests.harness.control import ask, kill_process
 
 pytestmark = pytest.mark.minibroker
 
@@ -47,14 +44,6 @@ def alter(client: Client, name: str, value: str | None) -> tuple[int, str | None
     response = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
     (answer,) = response.responses
     return answer.error_code, answer.error_message
-
-
-def kill(broker: RunningBroker, name: str) -> None:
-    """SIGKILL a process and wait until all are well again."""
-    pid = processes(broker)[name].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    wait_ready(broker)
 
 
 @MODES
@@ -145,11 +134,11 @@ def test_no_limit_is_missed_whichever_process_is_killed(
     assert all(client.answered() for client in clients)
     others = [name for name in one_of_each_process(broker) if not serves_connections(broker, name)]
     for name in others:
-        kill(broker, name)
+        kill_process(broker, name)
         assert all(client.is_disconnected() for client in dial(broker, 3, "127.0.0.5"))
         assert counted(broker) == 9
     for name in ("processor-0", "processor-1", "processor-2"):
-        kill(broker, name)
+        kill_process(broker, name)
         clients = [client for client in clients if client.answered()]
         wait_counted(broker, len(clients))
         for source in sources:

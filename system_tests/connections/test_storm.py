@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ from system_tests.connections.conftest import Limited, as_settings
 from system_tests.connections.dialling import Client, counted, gauge, wait_counted
 from system_tests.faults.killing import COMBINED, SEPARATE
 from system_tests.harness.brokers import RunningBroker
-from system_tests.harness.control import processes, wait_ready
+from system_tests.harness.control import kill_process
 from system_tests.harness.processes import open_files, tree
 from system_tests.harness.waiting import wait_until
 
@@ -103,10 +101,7 @@ def test_process_kill_in_storm_exceeds_no_limit_and_leaks_nothing(
             storm_clients.wait_served(50)
             assert counted(broker) <= TOTAL
             assert gauge(broker, "minibroker_connections_open") <= TOTAL
-            pid = processes(broker)[name].pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-            wait_ready(broker)
+            kill_process(broker, name)
     wait_counted(broker, 0)
     # A process that was started again may hold one or two more; a leak would show by hundreds.
     files_max = files + 2 * len(victims)

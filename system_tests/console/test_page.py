@@ -19,7 +19,7 @@ from system_tests.console.page import Page
 from system_tests.faults.killing import COMBINED, DEFAULT_LAYOUT, SEPARATE
 from system_tests.harness.brokers import free_port, start_minibroker
 from system_tests.harness.browser import Browser
-from system_tests.harness.control import processes, wait_ready
+from system_tests.harness.control import kill_process, processes
 
 pytestmark = pytest.mark.minibroker
 
@@ -287,10 +287,7 @@ def test_page_survives_process_kill(
     assert all(client.answered() for client in clients)
     page.wait_for_marks(4)
     for name, left in (("acceptor", 4), ("processor-1", 2)):
-        pid = processes(broker)[name].pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        wait_ready(broker)
+        kill_process(broker, name)
         page.wait_for_marks(left)
         assert page.texts(".room h3") == ["processor-0", "processor-1"]
 

@@ -59,6 +59,16 @@ def meta_properties(data: Path) -> dict[str, str]:
     }
 
 
+@pytest.fixture
+def written(start: Starter, fresh: Names, tmp_path: Path) -> tuple[str, Path]:
+    """A topic with ten records, and the data directory of its broker, which has stopped."""
+    topic, data = fresh("kept"), tmp_path / "data"
+    broker = start(data_dir=data)
+    produced(broker, topic)
+    ended(broker)
+    return topic, data
+
+
 def test_foreign_directory_is_rejected_unchanged(start: Starter, tmp_path: Path) -> None:
     create_foreign_files(tmp_path / "data")
     before = fingerprint(tmp_path)
@@ -68,12 +78,9 @@ def test_foreign_directory_is_rejected_unchanged(start: Starter, tmp_path: Path)
 
 
 def test_foreign_files_in_a_brokers_directory_are_unchanged(
-    start: Starter, fresh: Names, tmp_path: Path
+    start: Starter, fresh: Names, written: tuple[str, Path]
 ) -> None:
-    topic, data = fresh("kept"), tmp_path / "data"
-    broker = start(data_dir=data)
-    produced(broker, topic)
-    ended(broker)
+    topic, data = written
     before = fingerprint(data)
     create_foreign_files(data)
     foreign = {name: each for name, each in fingerprint(data).items() if name not in before}
@@ -124,12 +131,9 @@ def test_data_directory_of_another_node_is_rejected(start: Starter, tmp_path: Pa
 
 
 def test_records_of_a_lost_store_are_recovered_on_request(
-    start: Starter, fresh: Names, tmp_path: Path
+    start: Starter, fresh: Names, written: tuple[str, Path]
 ) -> None:
-    topic, data = fresh("kept"), tmp_path / "data"
-    broker = start(data_dir=data)
-    produced(broker, topic)
-    ended(broker)
+    topic, data = written
     for path in data.glob("config.sqlite*"):
         path.unlink()
     before = fingerprint(data)
@@ -162,8 +166,7 @@ def read_up_to(
 
 def compacted_by_kafka(data: Path, topic: str) -> list[tuple[int, bytes | None]]:
     """Let Kafka write and compact a log; return the offsets and values that its consumer reads."""
-    kafka = start_kafka(data, settings={"log.cleaner.backoff.ms": "100"})
-    try:
+    with start_kafka(data, settings={"log.cleaner.backoff.ms": "100"}) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         configs = {
             "cleanup.policy": "compact",
@@ -184,9 +187,6 @@ def compacted_by_kafka(data: Path, topic: str) -> list[tuple[int, bytes | None]]
         wait_until(is_cleaned, "a compacted log")
         found = read_up_to(client, topic, client.bounds(topic, 0)[1] - 1, "before")
         client.close()
-        assert kafka.stop() is not None
-    finally:
-        kafka.forget()
     return found
 
 
@@ -211,12 +211,9 @@ def test_compacted_log_of_kafka_is_imported_completely(
 
 
 def test_logs_of_a_topic_that_the_store_lost_are_kept_as_strays(
-    start: Starter, fresh: Names, tmp_path: Path
+    start: Starter, written: tuple[str, Path]
 ) -> None:
-    topic, data = fresh("lost"), tmp_path / "data"
-    broker = start(data_dir=data)
-    produced(broker, topic)
-    ended(broker)
+    topic, data = written
     logs = {name: each for name, each in fingerprint(data).items() if name.startswith(topic)}
     with sqlite3.connect(data / "config.sqlite") as store:
         store.execute("DELETE FROM node WHERE path = ?", (f"/brokers/topics/{topic}",))
@@ -232,12 +229,9 @@ def test_logs_of_a_topic_that_the_store_lost_are_kept_as_strays(
 
 
 def test_broker_directory_without_meta_properties_is_adopted(
-    start: Starter, fresh: Names, tmp_path: Path
+    start: Starter, fresh: Names, written: tuple[str, Path]
 ) -> None:
-    topic, data = fresh("kept"), tmp_path / "data"
-    broker = start(data_dir=data)
-    produced(broker, topic)
-    ended(broker)
+    topic, data = written
     properties = meta_properties(data)
     (data / "meta.properties").unlink()
     broker = start(data_dir=data)
@@ -300,12 +294,9 @@ def test_partition_behind_a_link_is_not_written(
 
 
 def test_segment_that_is_a_link_is_not_truncated(
-    start: Starter, fresh: Names, tmp_path: Path
+    start: Starter, tmp_path: Path, written: tuple[str, Path]
 ) -> None:
-    topic, data = fresh("linked"), tmp_path / "data"
-    broker = start(data_dir=data)
-    produced(broker, topic)
-    ended(broker)
+    topic, data = written
     (tmp_path / "notes").write_bytes(b"mine" * 1000)
     for segment in data.glob(f"{topic}-*/*.log"):
         segment.unlink()

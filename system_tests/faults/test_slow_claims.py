@@ -105,12 +105,9 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     with Client(plain) as client:
         topic = CreatableTopic(name=TOPIC, num_partitions=4, replication_factor=1)
         client.ask(CreateTopicsRequest(topics=[topic]), 7)
-    yield Attacked(broker, plain, tls, folder / "authority.pem")
-    try:
+    with broker:
+        yield Attacked(broker, plain, tls, folder / "authority.pem")
         assert broker.stop() == 0
-        assert "Traceback" not in broker.printed()
-    finally:
-        broker.forget()
 
 
 def bootstrap(broker: RunningBroker) -> list[str]:

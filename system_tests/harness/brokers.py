@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Self
 
 from system_tests.harness.jars import classpath, kafka_jars
 from system_tests.harness.jvm import ERRORS, short_jvm
@@ -88,6 +88,19 @@ class RunningBroker:
         self.process.wait(10)
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Stop and forget the broker; without an error, assert that it printed no traceback."""
+        try:
+            self.stop()
+            # Whatever a test or a client did: a traceback is never right.
+            found = self.kind == "minibroker" and "Traceback" in self.printed()
+            assert kind is not None or not found, self.printed()[-4000:]
+        finally:
+            self.forget()
 
     def forget(self) -> None:
         """Kill what is left and close the file of its output."""
@@ -245,6 +258,29 @@ def start_kafka(
     broker.data_dir = data_dir
     wait_for_port(broker)
     return broker
+
+
+def start_with_listener(
+    kind: str, protocol: str, folder: Path, settings: Mapping[str, str]
+) -> tuple[RunningBroker, tuple[str, int]]:
+    """Start Kafka or minibroker with a second listener of a protocol; return also its address."""
+    if kind == "minibroker":
+        broker = start_minibroker("--listener", f"{protocol}://127.0.0.1:0", settings=settings)
+        host, _, port = broker.bootstrap_servers.split(",")[1].partition(":")
+        return broker, (host, int(port))
+    plain, control, secured = free_port(), free_port(), free_port()
+    listeners = f"PLAINTEXT://127.0.0.1:{plain},{protocol}://127.0.0.1:{secured}"
+    ports = {
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{control}",
+        "advertised.listeners": listeners,
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{control}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        f"{protocol}:{protocol}",
+    }
+    properties, _ = format_kafka(folder / "data", settings={**settings, **ports})
+    broker = launch_kafka(properties, plain)
+    wait_for_port(broker)
+    return broker, ("127.0.0.1", secured)
 
 
 def wait_for_port(broker: RunningBroker, *, pause_s: float = 0.02) -> None:

@@ -7,6 +7,8 @@ that tests read. The invariant: an answer that is not 2xx is an error with its b
 from __future__ import annotations
 
 import json
+import os
+import signal
 import urllib.error
 import urllib.request
 from typing import Any, NamedTuple
@@ -74,6 +76,14 @@ def is_ready(broker: RunningBroker) -> bool:
         return bool(ask(broker, "GET", "/v1/health")["ready"])
     except OSError:
         return False
+
+
+def kill_process(broker: RunningBroker, name: str) -> None:
+    """SIGKILL one process of a broker, and wait until all are ready again."""
+    pid = processes(broker)[name].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_ready(broker)
 
 
 def wait_ready(broker: RunningBroker) -> None:

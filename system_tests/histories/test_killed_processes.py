@@ -25,13 +25,8 @@ PAUSE_S = 2
 @pytest.fixture
 def separate_broker() -> Iterator[RunningBroker]:
     """A broker whose processors and workers are processes of their own."""
-    running = start_minibroker(settings=SEPARATE)
-    yield running
-    try:
-        running.stop()
-        assert "Traceback" not in running.printed()
-    finally:
-        running.forget()
+    with start_minibroker(settings=SEPARATE) as running:
+        yield running
 
 
 @contextmanager

@@ -11,14 +11,9 @@ from system_tests.histories.torn_transaction import finalized_version, set_versi
 @pytest.fixture
 def version_1() -> Iterator[RunningBroker]:
     """A broker of its own, since the version is one for all clients."""
-    lowered = start_minibroker()
-    set_version(lowered.address, 1)
-    yield lowered
-    try:
-        lowered.stop()
-        assert "Traceback" not in lowered.printed()
-    finally:
-        lowered.forget()
+    with start_minibroker() as lowered:
+        set_version(lowered.address, 1)
+        yield lowered
 
 
 @pytest.mark.minibroker

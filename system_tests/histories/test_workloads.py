@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from minibroker.testing import check
-from minibroker.testing.workload import run_workload
-from minibroker.testing.workload_plans import WORKLOADS
+from minibroker.testing.workload import WORKLOADS, run_workload
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from system_tests.connections.dialling import Client

@@ -8,12 +8,10 @@ test fails after a time.
 from __future__ import annotations
 
 import json
-import select
-import subprocess
-from types import TracebackType
 from typing import Any, Self
 
-from system_tests.harness.waiting import PATIENCE_S, TimedOut
+from system_tests.harness.line_process import LineProcess
+from system_tests.harness.waiting import PATIENCE_S
 
 Values = list[int]
 
@@ -22,55 +20,26 @@ class ClientProcess:
     """A producer and a consumer in one process."""
 
     def __init__(self, command: list[str], bootstrap_servers: str, **options: object) -> None:
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+        self._process = LineProcess(command)
         self._send({"bootstrap_servers": bootstrap_servers, "process": 0, **options})
-        self.library: str = self._receive()["client"]
+        self.library: str = self.answer()["client"]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+    def __exit__(self, *_: object) -> None:
+        self._process.close()
 
     def end(self) -> None:
         """Let the process close its clients and end."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(2 * PATIENCE_S)
+        self._process.end(2 * PATIENCE_S)
 
     def kill(self) -> None:
         """Kill the process, so that it says goodbye to no broker."""
         self._process.kill()
-        self._process.wait(PATIENCE_S)
 
     def _send(self, line: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(line).encode() + b"\n")
-        self._process.stdin.flush()
-
-    def _receive(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        if not self._is_readable(2 * PATIENCE_S):
-            raise TimedOut("the client did not answer")
-        line = self._process.stdout.readline()
-        assert line, "the client process ended"
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def _is_readable(self, timeout_s: float) -> bool:
-        assert self._process.stdout is not None
-        # Answers are awaited one at a time, so nothing of one can be left in the buffer.
-        return bool(select.select([self._process.stdout], [], [], timeout_s)[0])
+        self._process.send(json.dumps(line))
 
     def request(self, operation: str, **fields: object) -> None:
         """Send an invocation; ``answer`` returns its completion."""
@@ -78,11 +47,12 @@ class ClientProcess:
 
     def has_answered(self) -> bool:
         """Whether ``answer`` would not wait."""
-        return self._is_readable(0)
+        return self._process.is_readable()
 
     def answer(self) -> dict[str, Any]:
         """The completion of the last invocation."""
-        return self._receive()
+        found: dict[str, Any] = json.loads(self._process.receive(2 * PATIENCE_S))
+        return found
 
     def ask(self, operation: str, **fields: object) -> dict[str, Any]:
         """Carry out an invocation."""

@@ -1,9 +1,11 @@
 """A compacted topic of a broker that is written, compacted on request and compared batch by batch.
 
-Owns the times of the batches, the wait for the broker's own log cleaner, and what a compacted log
-consists of. It must never know what a test expects.
-Invariant: the cleaner compacts only during ``compact``, and each of its runs starts from the same
-segments on every broker: a batch starts a new one if it is an hour younger than the segment.
+Owns single batches, also idempotent ones and in transactions, as a client library would decide by
+itself what goes into a batch; their times, the wait for the broker's own log cleaner, and what a
+compacted log consists of. It must never know what a test expects. Invariant: each written batch is
+in the log when the call returns; the cleaner compacts only during ``compact``, and each of its runs
+starts from the same segments on every broker: a batch starts a new one if it is an hour younger
+than the segment.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka.admin import (
@@ -25,17 +28,123 @@ from confluent_kafka.admin import (
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from minibroker_protocol.records import (
+    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    NO_SEQUENCE,
     BatchHeader,
     Record,
+    build_batch,
     iter_batches,
     iter_records,
 )
+from minibroker_protocol.schema import Message
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import PATIENCE_S, wait_until
-from system_tests.peers.batch_writer import BatchWriter
+from system_tests.peers.transactions import add, end, find, init
+
+PARTITION: Final = 0
+TIMEOUT_MS: Final = 30_000
+
+
+@dataclass
+class _Producer:
+    """A producer id and the sequence of its next record."""
+
+    transactional_id: str | None = None
+    id: int = NO_PRODUCER_ID
+    epoch: int = NO_PRODUCER_EPOCH
+    sequence: int = NO_SEQUENCE
+
+
+class BatchWriter:
+    """Writes to partition 0 of a topic through one connection."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self._client = client
+        self._topic = topic
+        self._producers: dict[str | None, _Producer] = {}
+
+    def write(
+        self, records: Sequence[Record], codec: Compression, *, idempotent: bool = False
+    ) -> None:
+        """Write a batch outside of transactions."""
+        self._write(records, codec, self._producer(None) if idempotent else _Producer())
+
+    def write_in(self, name: str, records: Sequence[Record]) -> None:
+        """Write a batch in the open transaction of a transactional id, or begin one."""
+        producer = self._producer(f"{self._topic}-{name}")
+        transactional_id = producer.transactional_id
+        assert transactional_id is not None
+        current = (producer.id, producer.epoch)
+        self._succeed(add(transactional_id, current, **{self._topic: [PARTITION]}), 3)
+        self._write(records, Compression.NONE, producer)
+
+    def end(self, name: str, *, commit: bool) -> None:
+        """End a transaction; its marker follows."""
+        producer = self._producer(f"{self._topic}-{name}")
+        assert producer.transactional_id is not None
+        current = (producer.id, producer.epoch)
+        self._succeed(end(producer.transactional_id, current, committed=commit), 3)
+
+    def _producer(self, transactional_id: str | None) -> _Producer:
+        if transactional_id not in self._producers:
+            if transactional_id is not None:
+                self._succeed(find(transactional_id, 3), 3)
+            request = init("")
+            request.transactional_id = transactional_id
+            made = self._succeed(request, 4)
+            producer = _Producer(transactional_id, made.producer_id, made.producer_epoch, 0)
+            self._producers[transactional_id] = producer
+        return self._producers[transactional_id]
+
+    def _write(self, records: Sequence[Record], codec: Compression, producer: _Producer) -> None:
+        batch = build_batch(
+            records,
+            compression=codec,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            base_sequence=producer.sequence,
+            transactional=producer.transactional_id is not None,
+        )
+        data = [PartitionProduceData(index=PARTITION, records=batch)]
+        request = ProduceRequest(
+            transactional_id=producer.transactional_id,
+            acks=-1,
+            timeout_ms=TIMEOUT_MS,
+            topic_data=[TopicProduceData(name=self._topic, partition_data=data)],
+        )
+        self._succeed(request, 9)
+        if producer.sequence != NO_SEQUENCE:
+            producer.sequence += len(records)
+
+    def _succeed(self, request: Message, version: int) -> Any:
+        """Send a request until the broker is ready for it; return the response."""
+
+        def response() -> Any:
+            answer = self._client.ask(request, version)
+            error = ErrorCode(_error(answer))
+            assert error is ErrorCode.NONE or error.retriable, f"{error.name}: {request}"
+            return None if error is not ErrorCode.NONE else answer
+
+        return wait_until(response, f"a response to {type(request).__name__}")
+
+
+def _error(answer: Any) -> int:
+    """The error of a response about one partition."""
+    if hasattr(answer, "responses"):
+        [answer] = answer.responses[0].partition_responses
+    elif hasattr(answer, "results_by_topic_v3_and_below"):
+        [answer] = answer.results_by_topic_v3_and_below[0].results_by_partition
+        return int(answer.partition_error_code)
+    return int(answer.error_code)
+
 
 HOUR_MS: Final = 3_600_000
 START_MS: Final = int(time.time() * 1000)

@@ -139,18 +139,14 @@ def brokers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[RunningBroker, ...]]:
     """Yield Kafka and minibroker, with the same settings."""
-    started = []
-    try:
-        folder = tmp_path_factory.mktemp("kafka")
-        started = [start_kafka(folder, settings=SETTINGS), start_minibroker(settings=SETTINGS)]
-        for broker in started:
-            prepare(broker)
-        yield tuple(started)
-        assert "Traceback" not in started[1].printed()
-    finally:
-        for broker in started:
-            broker.stop()
-            broker.forget()
+    folder = tmp_path_factory.mktemp("kafka")
+    with (
+        start_kafka(folder, settings=SETTINGS) as kafka,
+        start_minibroker(settings=SETTINGS) as own,
+    ):
+        prepare(kafka)
+        prepare(own)
+        yield kafka, own
 
 
 class Comparison(NamedTuple):

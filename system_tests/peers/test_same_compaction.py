@@ -110,16 +110,11 @@ def brokers(
     """Yield Kafka and minibroker; the cleaners of both look for work all the time."""
     assert kafka_libs
     folder = tmp_path_factory.mktemp("compacted")
-    started = []
-    try:
-        started.append(start_kafka(folder / "kafka", settings=CLEANER_SETTINGS))
-        started.append(start_minibroker(data_dir=folder / "minibroker", settings=CLEANER_SETTINGS))
-        yield tuple(started)
-        assert "Traceback" not in started[1].printed()
-    finally:
-        for broker in started:
-            broker.stop()
-            broker.forget()
+    with (
+        start_kafka(folder / "kafka", settings=CLEANER_SETTINGS) as kafka,
+        start_minibroker(data_dir=folder / "minibroker", settings=CLEANER_SETTINGS) as own,
+    ):
+        yield kafka, own
 
 
 @pytest.mark.parametrize("retention_ms", RETENTIONS_MS, ids=["at once", "after a day"])

@@ -7,6 +7,7 @@ Invariant: a client without a right learns from neither broker what the other on
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,14 +28,7 @@ from minibroker_protocol.messages.metadata import MetadataRequest
 from minibroker_protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from minibroker_protocol.messages.sasl_handshake import SaslHandshakeRequest
 from system_tests.connections.dialling import Client
-from system_tests.harness.brokers import (
-    RunningBroker,
-    format_kafka,
-    free_port,
-    launch_kafka,
-    start_minibroker,
-    wait_for_port,
-)
+from system_tests.harness.brokers import RunningBroker, start_with_listener
 from system_tests.harness.waiting import wait_until
 from system_tests.peers import configs, groups, operations, quotas, records, tokens, topics
 from system_tests.peers.acls_and_users import filter_of
@@ -46,18 +40,14 @@ from system_tests.peers.conversation import (
     run_conversation,
 )
 from system_tests.peers.test_same_answers import INTENDED as INTENDED_FOR_ALL
+from system_tests.peers.test_same_answers import SETTINGS as SETTINGS_FOR_ALL
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 USER, PASSWORD = "alice", "wonderland"
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SETTINGS: Final = {
-    "super.users": "User:ANONYMOUS",
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "group.initial.rebalance.delay.ms": "0",
-    "delegation.token.secret.key": "a key of the tests",
-    "log.initial.task.delay.ms": "3600000",
-    "log.retention.check.interval.ms": "3600000",
+    **SETTINGS_FOR_ALL,
     "sasl.enabled.mechanisms": "PLAIN",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
         f'{MODULE} required user_{USER}="{PASSWORD}";'
@@ -142,41 +132,19 @@ class Peer(NamedTuple):
             wait_until(lambda: not left() and ruled() == len(rules), "a fresh start")
 
 
-def start_both(folder: Path) -> Iterator[Peer]:
-    own = start_minibroker("--listener", f"{SECURED}://127.0.0.1:0", settings=SETTINGS)
-    host, _, port = own.bootstrap_servers.split(",")[1].partition(":")
-    yield Peer(own, (host, int(port)))
-    plain, control, secured = free_port(), free_port(), free_port()
-    listeners = f"PLAINTEXT://127.0.0.1:{plain},{SECURED}://127.0.0.1:{secured}"
-    ports = {
-        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{control}",
-        "advertised.listeners": listeners,
-        "controller.quorum.bootstrap.servers": f"127.0.0.1:{control}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-        f"{SECURED}:{SECURED}",
-    }
-    properties, _ = format_kafka(folder / "data", settings={**SETTINGS, **ports})
-    kafka = launch_kafka(properties, plain)
-    yield Peer(kafka, ("127.0.0.1", secured))
-    wait_for_port(kafka)
-
-
 @pytest.fixture(scope="module")
 def peers(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, ...]]:
     """Yield both brokers, with the same settings."""
-    started: list[Peer] = []
-    try:
-        started.extend(start_both(tmp_path_factory.mktemp("kafka")))
+    folder = tmp_path_factory.mktemp("kafka")
+    with ExitStack() as stack:
+        started = []
+        for kind in ("minibroker", "kafka"):
+            started.append(Peer(*start_with_listener(kind, SECURED, folder, SETTINGS)))
+            stack.enter_context(started[-1].broker)
         for peer in started:
             prepare(peer.broker)
         yield tuple(started)
-        printed = started[0].broker.printed()
-        assert "Traceback" not in printed
-        assert PASSWORD not in printed
-    finally:
-        for peer in started:
-            peer.broker.stop()
-            peer.broker.forget()
+        assert PASSWORD not in started[0].broker.printed()
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda each: each.__name__)

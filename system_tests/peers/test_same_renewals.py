@@ -18,14 +18,7 @@ from cryptography.hazmat.primitives import serialization
 
 from minibroker_protocol.errors import ErrorCode
 from system_tests.connections.dialling import Client
-from system_tests.harness.brokers import (
-    RunningBroker,
-    format_kafka,
-    free_port,
-    launch_kafka,
-    start_minibroker,
-    wait_for_port,
-)
+from system_tests.harness.brokers import RunningBroker, start_with_listener
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 from system_tests.peers.configs import BROKER, DELETE, SET, THIS, Change, alter
 from system_tests.peers.conversation import prepare
@@ -78,38 +71,16 @@ class Peer(NamedTuple):
         return self.change((LOCATION, SET, str(self.folder / name)), renewed=renewed)
 
 
-def start(kind: str, folder: Path) -> tuple[RunningBroker, tuple[str, int]]:
-    settings = {"ssl.keystore.location": f"{folder}/one.pem", "ssl.keystore.type": "PEM"}
-    if kind == "minibroker":
-        broker = start_minibroker("--listener", "SSL://127.0.0.1:0", settings=settings)
-        host, _, port = broker.bootstrap_servers.split(",")[1].partition(":")
-        return broker, (host, int(port))
-    plain, control, secured = free_port(), free_port(), free_port()
-    listeners = f"PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{secured}"
-    settings |= {
-        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{control}",
-        "advertised.listeners": listeners,
-        "controller.quorum.bootstrap.servers": f"127.0.0.1:{control}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
-    }
-    properties, _ = format_kafka(folder / "data", settings=settings)
-    broker = launch_kafka(properties, plain)
-    wait_for_port(broker)
-    return broker, ("127.0.0.1", secured)
-
-
 @pytest.fixture(params=["kafka", "minibroker"])
 def peer(kafka_libs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Peer]:
     AUTHORITY.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
     files = Peer(None, ("", 0), tmp_path)  # type: ignore[arg-type]
     files.write("one.pem")
-    broker, with_tls = start(request.param, tmp_path)
-    try:
+    settings = {"ssl.keystore.location": f"{tmp_path}/one.pem", "ssl.keystore.type": "PEM"}
+    broker, with_tls = start_with_listener(request.param, "SSL", tmp_path, settings)
+    with broker:
         prepare(broker)
         yield Peer(broker, with_tls, tmp_path)
-    finally:
-        broker.stop()
-        broker.forget()
 
 
 def test_kafka_and_minibroker_accept_same_keystore_changes(peer: Peer) -> None:

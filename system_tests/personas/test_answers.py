@@ -56,12 +56,8 @@ REAL: Final = "kafka-2.8"
 @contextmanager
 def minibroker(name: str, **settings: str) -> Iterator[RunningBroker]:
     """A broker with a persona and Kafka's defaults."""
-    broker = start_minibroker("--profile", "kafka", settings={"persona": name, **settings})
-    try:
+    with start_minibroker("--profile", "kafka", settings={"persona": name, **settings}) as broker:
         yield broker
-    finally:
-        broker.stop()
-        broker.forget()
 
 
 @pytest.mark.parametrize("name", NAMES)

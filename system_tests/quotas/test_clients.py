@@ -13,10 +13,9 @@ import kafka
 import pytest
 
 from system_tests.connections.conftest import Dial, Limited
-from system_tests.connections.dialling import gauge
+from system_tests.connections.dialling import gauge, set_quota
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import PATIENCE_S
-from system_tests.quotas.quota_requests import set_quota
 
 pytestmark = pytest.mark.minibroker
 

@@ -38,11 +38,11 @@ from minibroker_protocol.messages.produce import (
 from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.registry import ApiKey
 from system_tests.connections.conftest import Dial, Limited
-from system_tests.connections.dialling import Client
+from system_tests.connections.dialling import Client, set_quota, set_quotas
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask
 from system_tests.quotas import saturating_clients
-from system_tests.quotas.quota_requests import VERSION, set_quota, set_quotas
+from system_tests.quotas.quota_requests import VERSION
 from system_tests.quotas.saturating_clients import (
     ANONYMOUS,
     FILLED_TOPIC,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from system_tests.connections.conftest import Dial, Limited
-from system_tests.connections.dialling import Client, change_clock, gauge
+from system_tests.connections.dialling import Client, change_clock, gauge, set_quota
 from system_tests.faults.killing import kill, names_of
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, wait_ready
-from system_tests.quotas.quota_requests import VERSION, produce_of, set_quota
+from system_tests.quotas.quota_requests import VERSION, produce_of
 
 pytestmark = pytest.mark.minibroker
 

@@ -8,13 +8,11 @@ is raised by its name.
 from __future__ import annotations
 
 import json
-import select
-import subprocess
 from typing import Any
 
 from system_tests.harness.compiling import built_with_go
 from system_tests.harness.jars import PROJECT
-from system_tests.harness.waiting import PATIENCE_S, TimedOut
+from system_tests.harness.line_process import LineProcess
 
 SOURCE = PROJECT / "system_tests" / "security" / "franz"
 
@@ -30,29 +28,13 @@ class Franz:
     """A client; `more` is the certificate authority, and mechanism, user and password."""
 
     def __init__(self, servers: str, *more: str) -> None:
-        self._process = subprocess.Popen(
-            [str(built_with_go(SOURCE)), servers, *more],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        self._process = LineProcess([str(built_with_go(SOURCE)), servers, *more])
 
     def ask(self, op: str, **question: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"op": op, **question}).encode() + b"\n")
-        self._process.stdin.flush()
-        # Answers are awaited one at a time, so nothing of one can be left in the buffer.
-        readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
-        if not readable:
-            raise TimedOut(f"franz-go did not answer {op}")
-        answer = json.loads(self._process.stdout.readline())
+        answer = json.loads(self._process.ask(json.dumps({"op": op, **question})))
         if "error" in answer:
             raise ErrorAnswer(answer["error"])
         return answer["is"]
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait(10)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self._process.close()

@@ -25,15 +25,11 @@ def shown(pid: int) -> bytes:
 
 @pytest.mark.parametrize("given", [f'user_alice="{SECRET}";', 'user_alice="${env:SECRET}";'])
 def test_password_is_in_the_arguments_of_no_process(given: str) -> None:
-    broker = start_minibroker(
+    with start_minibroker(
         settings={**SETTINGS, NAME: f"{JAAS} {given}"},
         listener=LISTENER,
         environment={"SECRET": SECRET},
-    )
-    try:
+    ) as broker:
         listed = shown(broker.pid)
         assert b"minibroker" in listed
         assert SECRET.encode() not in listed
-    finally:
-        broker.stop()
-        broker.forget()

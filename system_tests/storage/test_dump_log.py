@@ -21,7 +21,7 @@ from minibroker.broker.log.validation import prepare_batch
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.control_records import EndTransactionMarker
 from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records
-from system_tests.harness.brokers import format_kafka, launch_kafka, wait_for_port
+from system_tests.harness.brokers import format_kafka, launch_kafka, start_kafka, wait_for_port
 from system_tests.harness.kafka_tools import KafkaTools
 
 pytestmark = [pytest.mark.java, pytest.mark.minibroker]
@@ -266,18 +266,12 @@ def test_kafka_reads_markers_and_aborted_transactions(dump: Dump, tmp_path: Path
 def test_transactions_written_by_kafka_are_recovered_as_kafka_has_them(
     kafka_libs: Path, tmp_path: Path
 ) -> None:
-    properties, port = format_kafka(tmp_path / "kafka")
-    kafka = launch_kafka(properties, port)
-    try:
-        wait_for_port(kafka)
+    with start_kafka(tmp_path / "kafka") as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
         for producer in ("a", "b"):
             transact_with_kafka(kafka.bootstrap_servers, producer)
         theirs = consume(kafka.bootstrap_servers, "t", 60)
-        kafka.stop()
-    finally:
-        kafka.forget()
     directory = tmp_path / "kafka" / "t-0"
     written = [path.read_bytes() for path in sorted(directory.glob("*.txnindex"))]
     assert any(written)
@@ -312,23 +306,16 @@ def test_log_written_by_kafka_is_read_appended_and_read_back(
     kafka_libs: Path, tmp_path: Path
 ) -> None:
     properties, port = format_kafka(tmp_path / "kafka")
-    first = launch_kafka(properties, port)
-    try:
+    with launch_kafka(properties, port) as first:
         wait_for_port(first)
         count = produce_with_kafka(first.bootstrap_servers, "t")
         theirs = consume(first.bootstrap_servers, "t", count)
-        first.stop()
-    finally:
-        first.forget()
     log = Log.open(tmp_path / "kafka", "t", 0, CONFIG, now_ms=theirs[-1].timestamp)
     assert contents(log) == theirs
     assert (log.truncation, len(log.producers.producers)) == (None, len(Compression))
     ours = [record._replace(offset=record.offset + count) for record in fill(log)]
     assert len(log.segments) > 1
     log.close(now_ms=NOW_MS)
-    second = launch_kafka(properties, port)
-    try:
+    with launch_kafka(properties, port) as second:
         wait_for_port(second)
         assert consume(second.bootstrap_servers, "t", count + len(ours)) == theirs + ours
-    finally:
-        second.forget()

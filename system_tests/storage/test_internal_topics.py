@@ -139,15 +139,11 @@ def commit_offsets(servers: str) -> None:
 
 @pytest.fixture(scope="module")
 def stored(kafka_tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
-    broker = start_minibroker(data_dir=tmp_path_factory.mktemp("stored"), settings=SETTINGS)
-    try:
+    directory = tmp_path_factory.mktemp("stored")
+    with start_minibroker(data_dir=directory, settings=SETTINGS) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([COMPACTED])[COMPACTED.topic].result(PATIENCE_S)
         yield Stored(broker, kafka_tools)
-        broker.stop()
-        assert "Traceback" not in broker.printed()
-    finally:
-        broker.forget()
 
 
 @pytest.fixture(scope="module")

@@ -6,22 +6,26 @@ fixtures start the brokers: without and with TLS, and with each SASL mechanism. 
 must pass when it is run again, because a consumer of kafka-python gets nothing if it subscribes
 between sending a Metadata request and its response; this happened to 3 of 2,700 consumers on a busy
 machine.
+The command line of pytest must not pick up this project's settings and plugins; a run that takes
+too long is ended and raises, with what it printed.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from system_tests.harness.archives import source_distribution, unpacked
-from system_tests.harness.jars import CACHE
+from system_tests.harness.jars import CACHE, PROJECT, import_path
 from system_tests.suites.expectations import Outcome, Result
 from system_tests.suites.kafka_scripts import write_script, write_scripts
 from system_tests.suites.kafka_service import FORMAT_COMMAND, TEMPLATES
-from system_tests.suites.running import run_pytest
+from system_tests.suites.outcomes import from_junit
 
 NAME = "kafka_python"
 ARCHIVE = source_distribution(
@@ -84,3 +88,46 @@ def arrange(archive: Path, folder: Path) -> None:
     templates.mkdir(parents=True)
     for name, text in TEMPLATES.items():
         (templates / name).write_text(text)
+
+
+PLUGINS_OFF = ("randomly", "xdist", "minibroker", "trio", "cacheprovider")
+
+
+class NotFinished(AssertionError):
+    """A suite did not report; the text is the end of its output."""
+
+
+def run_pytest(
+    folder: Path,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    limit_s: float,
+    prefix: str,
+) -> dict[str, Result]:
+    """Run tests below `folder` and return how each ended, named without `prefix`."""
+    report = folder / "report.xml"
+    report.unlink(missing_ok=True)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    off = [word for name in PLUGINS_OFF for word in ("-p", f"no:{name}")]
+    command = [sys.executable, "-m", "pytest", "-q", *off, "-c", "pytest.ini", "--rootdir=."]
+    with (folder / "output.txt").open("w") as output:
+        try:
+            subprocess.run(
+                [*command, f"--junitxml={report}", *arguments],
+                check=False,
+                cwd=folder,
+                env={**environment, "PYTHONPATH": f"{folder}:{import_path(PROJECT)}"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=limit_s,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise NotFinished(f"not finished in {limit_s} s\n{_end(folder)}") from late
+    if not report.exists():
+        raise NotFinished(_end(folder))
+    return from_junit(report.read_text(), prefix)
+
+
+def _end(folder: Path) -> str:
+    return (folder / "output.txt").read_text()[-4000:]

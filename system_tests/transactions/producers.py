@@ -8,7 +8,6 @@ transactional id.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator, Sequence
@@ -31,6 +30,7 @@ from kafka.structs import OffsetAndMetadata
 from system_tests.harness.compiling import built_with_go, installed_with_npm
 from system_tests.harness.jars import java_driver
 from system_tests.harness.jvm import QUIET, short_jvm
+from system_tests.harness.line_process import LineProcess, ProcessEnded
 from system_tests.harness.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
@@ -61,7 +61,6 @@ class TransactionalProducer(ABC):
     version 0 uses: they differ only in the records of the broker's log.
     """
 
-    @abstractmethod
     def __init__(
         self,
         bootstrap_servers: str,
@@ -70,6 +69,15 @@ class TransactionalProducer(ABC):
         consumes: Consumes | None = None,
     ) -> None:
         """``consumes`` is required if offsets are sent."""
+        self.bootstrap_servers = bootstrap_servers
+        self.transactional_id = transactional_id
+        self.timeout_ms = timeout_ms
+        self.consumes = consumes
+        self._open()
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Create the library's producer, and initialize it."""
 
     @abstractmethod
     def begin(self) -> None: ...
@@ -111,18 +119,12 @@ def translated(*kinds: type[Exception]) -> Iterator[None]:
 class ConfluentProducer(TransactionalProducer):
     name = "confluent-kafka"
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        transactional_id: str,
-        timeout_ms: int,
-        consumes: Consumes | None = None,
-    ) -> None:
-        self._common = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+    def _open(self) -> None:
+        self._common = {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
         self._producer = Producer({
             **self._common,
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": timeout_ms,
+            "transactional.id": self.transactional_id,
+            "transaction.timeout.ms": self.timeout_ms,
             "error_cb": lambda _error: None,
         })  # fmt: skip
         with translated(KafkaException):
@@ -168,17 +170,11 @@ class ConfluentProducer(TransactionalProducer):
 class PureProducer(TransactionalProducer):
     name = "kafka-python"
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        transactional_id: str,
-        timeout_ms: int,
-        consumes: Consumes | None = None,
-    ) -> None:
+    def _open(self) -> None:
         self._producer = KafkaProducer(
-            bootstrap_servers=bootstrap_servers,
-            transactional_id=transactional_id,
-            transaction_timeout_ms=timeout_ms,
+            bootstrap_servers=self.bootstrap_servers,
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.timeout_ms,
         )
         with translated(PureError):
             self._producer.init_transactions()
@@ -211,26 +207,17 @@ class PureProducer(TransactionalProducer):
 class AioProducer(TransactionalProducer):
     name = "aiokafka"
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        transactional_id: str,
-        timeout_ms: int,
-        consumes: Consumes | None = None,
-    ) -> None:
+    def _open(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._producer: AIOKafkaProducer = self._run(
-            self._start(bootstrap_servers, transactional_id, timeout_ms)
-        )
+        self._producer: AIOKafkaProducer = self._run(self._start())
 
-    async def _start(self, *arguments: Any) -> AIOKafkaProducer:
-        bootstrap_servers, transactional_id, timeout_ms = arguments
+    async def _start(self) -> AIOKafkaProducer:
         producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap_servers,
-            transactional_id=transactional_id,
-            transaction_timeout_ms=timeout_ms,
+            bootstrap_servers=self.bootstrap_servers,
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.timeout_ms,
         )
         await producer.start()
         return producer
@@ -268,21 +255,9 @@ class AioProducer(TransactionalProducer):
 class ProcessProducer(TransactionalProducer):
     """A producer in another process, which answers each line of words with one line."""
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        transactional_id: str,
-        timeout_ms: int,
-        consumes: Consumes | None = None,
-    ) -> None:
-        arguments = [bootstrap_servers, transactional_id, str(timeout_ms)]
-        self._process = subprocess.Popen(
-            [*self.command(), *arguments, *self.more_arguments(consumes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+    def _open(self) -> None:
+        arguments = [self.bootstrap_servers, self.transactional_id, str(self.timeout_ms)]
+        self._process = LineProcess([*self.command(), *arguments, *self.more_arguments()])
         self._ask("init")
 
     @classmethod
@@ -290,18 +265,16 @@ class ProcessProducer(TransactionalProducer):
     def command(cls) -> list[str]:
         """Return the command without its arguments. Raises ``ToolchainMissing``."""
 
-    @staticmethod
-    def more_arguments(consumes: Consumes | None) -> Sequence[str]:
+    def more_arguments(self) -> Sequence[str]:
         return ()
 
     def _ask(self, *words: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline().strip()
+        try:
+            answer = self._process.ask(" ".join(map(str, words)), 3 * PATIENCE_S).strip()
+        except ProcessEnded as error:
+            raise failure(str(error)) from None
         if answer != "ok":
-            raise failure(answer or "the process ended")
+            raise failure(answer)
 
     def begin(self) -> None:
         self._ask("begin")
@@ -319,8 +292,7 @@ class ProcessProducer(TransactionalProducer):
         self._ask("abort")
 
     def close(self) -> None:
-        with self._process:
-            self._process.kill()
+        self._process.close()
 
 
 class JavaProducer(ProcessProducer):
@@ -344,9 +316,8 @@ class FranzProducer(ProcessProducer):
     def command(cls) -> list[str]:
         return [str(built_with_go(HERE / "franz_producer"))]
 
-    @staticmethod
-    def more_arguments(consumes: Consumes | None) -> Sequence[str]:
-        return () if consumes is None else consumes
+    def more_arguments(self) -> Sequence[str]:
+        return self.consumes or ()
 
 
 class SaramaProducer(ProcessProducer):

@@ -100,23 +100,14 @@ def operated(
 ) -> Iterator[Operated]:
     """A broker whose partition 0 has a record, a hanging transaction, and another record."""
     directory = tmp_path_factory.mktemp("operated")
-    first = start_minibroker(data_dir=directory)
-    try:
+    with start_minibroker(data_dir=directory) as first:
         admin = AdminClient({"bootstrap.servers": first.bootstrap_servers, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(PATIENCE_S)
         produce(first.bootstrap_servers, "before")
-        first.stop()
-    finally:
-        first.forget()
     append_hanging_transaction(directory)
-    broker = start_minibroker(data_dir=directory)
-    try:
+    with start_minibroker(data_dir=directory) as broker:
         produce(broker.bootstrap_servers, "after")
         yield Operated(broker, kafka_tools)
-        broker.stop()
-        assert "Traceback" not in broker.printed()
-    finally:
-        broker.forget()
 
 
 def test_transactions_are_listed_and_described(operated: Operated) -> None:

@@ -34,8 +34,7 @@ def test_configs_written_to_zookeeper_apply_at_broker(
     assert configs(*before, f"{RATE}=500", "--ip", "127.0.0.9") == [
         "Completed updating config for entity: ips '127.0.0.9'."
     ]
-    broker = start_minibroker(data_dir=tmp_path, settings={"zookeeper.connect": connect})
-    try:
+    with start_minibroker(data_dir=tmp_path, settings={"zookeeper.connect": connect}) as broker:
         asked = ("-b", broker.bootstrap_servers, "--describe", "--entity-type")
         assert configs(*asked, "ips") == [f"Quota configs for ip '127.0.0.9' are {RATE}=500.0"]
         configs(*before, "max.connections=400", "--broker-defaults")
@@ -46,7 +45,3 @@ def test_configs_written_to_zookeeper_apply_at_broker(
         assert configs("--zookeeper", connect, "--describe", "--entity-type", "brokers") == [
             "Configs for default brokers are max.connections=400"
         ]
-        broker.stop()
-        assert "Traceback" not in broker.printed()
-    finally:
-        broker.forget()

@@ -244,12 +244,11 @@ def test_scram_users_of_all_tools_can_log_in(
 
     make("bob", "builder")
     make("al", "paca", old)
-    broker = start_minibroker(
+    with start_minibroker(
         *("--listener", "SASL_PLAINTEXT://127.0.0.1:0"),
         data_dir=tmp_path / "data",
         settings={"zookeeper.connect": connect, "sasl.enabled.mechanisms": "SCRAM-SHA-256"},
-    )
-    try:
+    ) as broker:
         plain, secured = broker.bootstrap_servers.split(",")
         assert accepts_login(secured, "bob", "builder")
         assert accepts_login(secured, "al", "paca")
@@ -272,5 +271,3 @@ def test_scram_users_of_all_tools_can_log_in(
         wait_until(lambda: not accepts_login(secured, "bob", "builder"), "the broker to follow")
         configs(*there, "--alter", *entity(["users", "al"]), "--delete-config", "SCRAM-SHA-256")
         wait_until(lambda: not accepts_login(secured, "al", "paca"), "the broker to follow")
-    finally:
-        broker.forget()

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.cli.access import bootstrap_option
-from minibroker.client.bootstrap import PLAINTEXT, BootstrapServers
+from minibroker.client.connection import PLAINTEXT, BootstrapServers
 from minibroker.client.errors import InvalidClientConfig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.cli.app import app
-from minibroker.cli.errors import CliError
+from minibroker.cli.configs import LINES_MAX
+from minibroker.cli.output import CliError
 from minibroker.runtime import system
 from minibroker.testing import MiniBroker
 
@@ -24,12 +25,14 @@ def own() -> Iterator[MiniBroker]:
         yield broker
 
 
-@pytest.fixture
-def configs(own: MiniBroker) -> Any:
+Configs = Callable[..., Any]
+
+
+def configs_of(broker: MiniBroker) -> Configs:
     """Run the command; return its output, or the error message after asserting the exit code."""
 
     def run(*words: str) -> list[str] | str:
-        env = {"MINIBROKER_BOOTSTRAP_SERVER": own.bootstrap_servers}
+        env = {"MINIBROKER_BOOTSTRAP_SERVER": broker.bootstrap_servers}
         result = CliRunner().invoke(app, ["configs", *words], env=env)
         if isinstance(result.exception, CliError):
             assert result.exception.exit_code == 1
@@ -42,7 +45,12 @@ def configs(own: MiniBroker) -> Any:
     return run
 
 
-def test_topic_configs_are_altered_and_described(configs: Any, own: MiniBroker) -> None:
+@pytest.fixture
+def configs(own: MiniBroker) -> Configs:
+    return configs_of(own)
+
+
+def test_topic_configs_are_altered_and_described(configs: Configs, own: MiniBroker) -> None:
     own.create_topic("cats")
     add = "retention.ms=60000,cleanup.policy=[compact,delete]"
     assert configs("--topic", "cats", "--alter", "--add-config", add) == [
@@ -75,7 +83,7 @@ def test_topic_configs_are_altered_and_described(configs: Any, own: MiniBroker) 
     assert len(everything) > 20
 
 
-def test_broker_configs_are_altered_for_one_or_all(configs: Any) -> None:
+def test_broker_configs_are_altered_for_one_or_all(configs: Configs) -> None:
     assert configs("--broker", "1", "--alter", "--add-config", "max.connections=500") == [
         "Completed updating config for broker 1."
     ]
@@ -98,7 +106,7 @@ def test_broker_configs_are_altered_for_one_or_all(configs: Any) -> None:
     assert configs("--broker", "1", "--describe") == described[:1]
 
 
-def test_user_and_client_quotas_are_altered_and_described(configs: Any) -> None:
+def test_user_and_client_quotas_are_altered_and_described(configs: Configs) -> None:
     both = ("--user", "u", "--client-defaults")
     assert configs(*both, "--alter", "--add-config", "producer_byte_rate=1024") == [
         "Completed updating config for user u."
@@ -119,7 +127,7 @@ def test_user_and_client_quotas_are_altered_and_described(configs: Any) -> None:
     assert configs("--entity-type", "users", "--entity-type", "clients", "--describe") == []
 
 
-def test_ip_quotas_are_altered_and_described(configs: Any) -> None:
+def test_ip_quotas_are_altered_and_described(configs: Configs) -> None:
     rate = "connection_creation_rate"
     assert configs("--ip", "1.2.3.4", "--alter", "--add-config", f"{rate}=100") == [
         "Completed updating config for ip 1.2.3.4."
@@ -135,7 +143,7 @@ def test_ip_quotas_are_altered_and_described(configs: Any) -> None:
     assert configs("--entity-type", "ips", "--entity-name", "1.2.3.4", "--describe") == []
 
 
-def test_add_config_file_sets_its_configs(configs: Any, tmp_path: Path) -> None:
+def test_add_config_file_sets_its_configs(configs: Configs, tmp_path: Path) -> None:
     file = tmp_path / "p"
     file.write_text("max.connections=7\n")
     configs("--broker", "1", "--alter", "--add-config-file", str(file))
@@ -171,7 +179,7 @@ def test_add_config_file_sets_its_configs(configs: Any, tmp_path: Path) -> None:
         ("--colour red", "No such option"),
     ],
 )
-def test_rejected_command_exits_with_1(configs: Any, words: str, expected: str) -> None:
+def test_rejected_command_exits_with_1(configs: Configs, words: str, expected: str) -> None:
     assert expected in configs(*words.split())
 
 
@@ -200,3 +208,116 @@ def test_entry_point_exits_with_1(own: MiniBroker) -> None:
         done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
+
+
+TEXT = """\
+# what alice used, and a fifth more
+--alter --entity-type users --entity-name 'a lice' --add-config producer_byte_rate=1024
+--alter --user u --client-defaults --add-config request_percentage=12.5,consumer_byte_rate=5
+--alter --client-defaults --add-config controller_mutation_rate=2
+--alter --ip 127.0.0.9 --add-config connection_creation_rate=5
+--alter --client-defaults --delete-config controller_mutation_rate
+"""
+
+
+@pytest.fixture(scope="module")
+def quotas() -> Iterator[Configs]:
+    """Run the command on a broker that the tests of quota files share."""
+    with MiniBroker() as broker:
+        yield configs_of(broker)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "quotas.txt"
+
+
+def described(quotas: Configs) -> list[str]:
+    found: list[str] = []
+    for kinds in (["users"], ["clients"], ["users", "clients"], ["ips"]):
+        lines = quotas("--describe", *(word for kind in kinds for word in ("--entity-type", kind)))
+        assert isinstance(lines, list)
+        found += lines
+    return found
+
+
+def test_quota_file_applies_and_prints_every_line(quotas: Configs, file: Path) -> None:
+    file.write_text(TEXT)
+    assert quotas("--alter", "--quota-file", str(file)) == [
+        "user a lice: producer_byte_rate=1024",
+        "user u, the default of clients: request_percentage=12.5, consumer_byte_rate=5",
+        "the default of clients: controller_mutation_rate=2.0",
+        "ip 127.0.0.9: connection_creation_rate=5",
+        "the default of clients: no controller_mutation_rate",
+        f"Applied 5 lines of {file}.",
+    ]
+    assert described(quotas) == [
+        "Quota configs for user-principal 'a lice' are producer_byte_rate=1024.0",
+        (
+            "Quota configs for user-principal 'u', the default client-id are "
+            "request_percentage=12.5, consumer_byte_rate=5.0"
+        ),
+        "Quota configs for ip '127.0.0.9' are connection_creation_rate=5.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        ("--user a --add-config producer_byte_rate=1", ":2: --alter is missing"),
+        ("--alter --user a --add-config producer_byte_rate=0", ":2: producer_byte_rate=0: Quota"),
+        (
+            "--alter --user a --delete-config producer_byte_rate",
+            ":2: user a has no producer_byte_rate to delete; nothing was changed",
+        ),
+        (
+            "--alter --ip no.such.host.invalid --add-config connection_creation_rate=1",
+            ":2: ip no.such.host.invalid: INVALID_REQUEST: no.such.host.invalid is not a valid IP ",
+        ),
+    ],
+)
+def test_quota_file_with_invalid_line_changes_nothing(
+    quotas: Configs, file: Path, last: str, expected: str
+) -> None:
+    before = described(quotas)
+    file.write_text(f"--alter --user never --add-config producer_byte_rate=1\n{last}\n")
+    found = quotas("--alter", "--quota-file", str(file))
+    assert isinstance(found, str)
+    assert found.startswith(f"{file}{expected}")
+    assert described(quotas) == before
+
+
+def test_quota_file_is_split_into_requests(quotas: Configs, file: Path) -> None:
+    count = LINES_MAX + 1
+    add = [
+        f"--alter --client many{n} --add-config producer_byte_rate={n + 1}" for n in range(count)
+    ]
+    file.write_text("\n".join(add))
+    assert quotas("--alter", "--quota-file", str(file))[-1] == f"Applied {count} lines of {file}."
+    lines = described(quotas)
+    for n in range(count):
+        expected = f"Quota configs for client-id 'many{n}' are producer_byte_rate={n + 1}.0"
+        assert expected in lines
+    file.write_text("\n".join(line.split("=")[0].replace("add", "delete") for line in add))
+    assert quotas("--alter", "--quota-file", str(file))[-1] == f"Applied {count} lines of {file}."
+    assert not any("many" in line for line in described(quotas))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--describe", "--quota-file", "f"], "combined with --alter"),
+        (["--alter", "--quota-file", "f", "--user", "u"], "contain everything else"),
+        (["--alter", "--quota-file", "f", "--zookeeper", "h:1"], "combined with --alter"),
+        (["--alter", "--quota-file", "/nowhere/f"], "/nowhere/f: cannot be read (No such file"),
+    ],
+)
+def test_quota_file_rejects_other_options(quotas: Configs, words: list[str], expected: str) -> None:
+    assert expected in quotas(*words)
+
+
+def test_empty_quota_file_is_rejected(quotas: Configs, file: Path) -> None:
+    file.write_text("# nothing\n\n")
+    assert "contains no --alter line" in quotas("--alter", "--quota-file", str(file))
+    file.write_bytes(b"\xff")
+    assert "not UTF-8" in quotas("--alter", "--quota-file", str(file))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from minibroker.cli.consume import ConsumeLimits, IntervalTimer, read_offset
-from minibroker.cli.errors import ExitCode, InvalidUsage, TooFewMessages
+from minibroker.cli.output import ExitCode, InvalidUsage, TooFewMessages
+from minibroker.client.consumer import EARLIEST, LATEST
 from minibroker.client.errors import BrokerError
-from minibroker.client.offsets import EARLIEST, LATEST
 from minibroker.testing import MiniBroker
 
 

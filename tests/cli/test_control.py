@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -11,8 +12,8 @@ import trio
 from minibroker.broker.settings.types import HostPort
 from minibroker.cli import control as module
 from minibroker.cli.control import ControlClient, find_control
-from minibroker.cli.errors import CliError, ExitCode, InvalidUsage, Unreachable
-from minibroker.client.bootstrap import BootstrapServers
+from minibroker.cli.output import CliError, ExitCode, InvalidUsage, Unreachable
+from minibroker.client.connection import BootstrapServers
 from minibroker.control_url import split
 from minibroker.testing import MiniBroker
 
@@ -37,27 +38,27 @@ async def server(*connections: list[bytes]) -> AsyncIterator[HostPort]:
         yield HostPort("127.0.0.1", listener.socket.getsockname()[1])
 
 
-async def ask(api: ControlClient) -> bytes:
-    return await trio.to_thread.run_sync(api.get, "/v1/connections")
+async def ask(api: ControlClient) -> dict[str, Any]:
+    return await trio.to_thread.run_sync(api.get, "v1", "connections")
 
 
 async def test_control_client_keeps_its_connection() -> None:
     async with server([OK, OK]) as address:
-        api = ControlClient(address)
-        assert [await ask(api), await ask(api)] == [b"{}", b"{}"]
+        api = ControlClient(f"http://{address}")
+        assert [await ask(api), await ask(api)] == [{}, {}]
         api.close()
 
 
 async def test_control_client_reconnects_once() -> None:
     async with server([OK], [OK]) as address:
-        api = ControlClient(address)
-        assert [await ask(api), await ask(api)] == [b"{}", b"{}"]
+        api = ControlClient(f"http://{address}")
+        assert [await ask(api), await ask(api)] == [{}, {}]
         api.close()
 
 
 async def test_stopped_broker_and_unreachable_broker_have_different_errors() -> None:
     async with server([OK]) as address:
-        api = ControlClient(address)
+        api = ControlClient(f"http://{address}")
         await ask(api)
     with pytest.raises(
         CliError, match=rf"^the broker at http://{address} closed the connection$"
@@ -65,7 +66,7 @@ async def test_stopped_broker_and_unreachable_broker_have_different_errors() -> 
         await ask(api)
     assert gone.value.exit_code is ExitCode.REFUSED
     with pytest.raises(Unreachable, match="nothing listens on"):
-        await ask(ControlClient(address))
+        await ask(ControlClient(f"http://{address}"))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ async def test_stopped_broker_and_unreachable_broker_have_different_errors() -> 
 )
 async def test_invalid_response_is_reported(answer: bytes, why: str) -> None:
     async with server([answer]) as address:
-        api = ControlClient(address)
+        api = ControlClient(f"http://{address}")
         with pytest.raises(CliError, match=why):
             await ask(api)
         api.close()
@@ -99,12 +100,12 @@ def test_control_api_that_is_open_to_others_needs_the_token_of_its_url() -> None
         with broker.faults as faults:
             faults.add("observe", name="unused", api="Fetch").remove()
         found = find_control(broker.control_url, servers)
-        with closing(found):
-            assert b"cluster_id" in found.get("/v1/cluster")
-        with closing(find_control(split(broker.control_url).address, servers)) as bare:
-            assert b"ready" in bare.get("/v1/health")
+        with found:
+            assert "cluster_id" in found.get("v1", "cluster")
+        with find_control(split(broker.control_url).address, servers) as bare:
+            assert "ready" in bare.get("v1", "health")
             with pytest.raises(CliError, match="no valid token"):
-                bare.get("/v1/cluster")
+                bare.get("v1", "cluster")
 
 
 def test_find_control_rejects_invalid_url() -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 
 from minibroker.cli.app import app
-from minibroker.cli.errors import CliError
+from minibroker.cli.output import CliError
 from minibroker.testing import MiniBroker
 
 SETTINGS = {

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from minibroker.cli import dissect as command
 from minibroker.cli.app import app
 from minibroker.cli.dissect import from_content, from_hex, read_source
-from minibroker.cli.errors import InvalidUsage
+from minibroker.cli.output import InvalidUsage
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.headers import RequestHeader, encode_request_header, encode_response_header
 from minibroker_protocol.messages.api_versions import (

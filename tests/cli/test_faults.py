@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.cli.app import app
-from minibroker.cli.errors import CliError, InvalidUsage
 from minibroker.cli.faults import rule_of
+from minibroker.cli.output import CliError, InvalidUsage
 from minibroker.testing import MiniBroker
 
 

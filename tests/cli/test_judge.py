@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner, Result
 
 from minibroker.cli import judge as command
 from minibroker.cli.app import app
-from minibroker.cli.errors import CliError, ExitCode, InvalidUsage
 from minibroker.cli.judge import write_page
+from minibroker.cli.output import CliError, ExitCode, InvalidUsage
 from minibroker.lab.verdicts.all_rules import RULES
 from minibroker_protocol.registry import ApiKey
 from tests.lab.verdicts.test_saved_journal import saved
@@ -114,23 +114,25 @@ class FakeControl:
         self.pages = 0
         self.is_closed = False
 
-    def get(self, path: str) -> bytes:
-        query = parse_qs(urlsplit(path).query)
-        assert query["frames"] == ["true"]
-        after, limit = int(query["after"][0]), int(query["limit"][0])
-        later = [each for each in self.entries if each["sequence"] > after]
+    def get(self, *path: str, query: dict[str, Any]) -> dict[str, Any]:
+        assert path == ("v1", "journal")
+        assert query["frames"] == "true"
+        later = [each for each in self.entries if each["sequence"] > query["after"]]
         self.pages += 1
-        page = {"entries": later[:limit], "has_more": len(later) > limit, "pending": 3}
-        return json.dumps(page).encode()
+        limit = query["limit"]
+        return {"entries": later[:limit], "has_more": len(later) > limit, "pending": 3}
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.is_closed = True
 
 
 @pytest.fixture
 def control(monkeypatch: pytest.MonkeyPatch) -> FakeControl:
     control = FakeControl()
-    monkeypatch.setattr(command, "find_control", lambda *_: control)
+    monkeypatch.setattr("minibroker.cli.control.find_control", lambda *_: control)
     return control
 
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from minibroker.cli.errors import InvalidUsage
+from minibroker.cli.output import InvalidUsage
 from minibroker.cli.produce import read_codec, read_header, read_lines, split_line
 from minibroker_protocol.compression import Compression
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.cli.app import app
-from minibroker.cli.errors import InvalidUsage, Unreachable
+from minibroker.cli.output import InvalidUsage, Unreachable
 from minibroker.client.errors import InvalidArgument, InvalidClientConfig
 from minibroker.testing import MiniBroker
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.settings.types import HostPort
 from minibroker.cli import quotas as command_module
 from minibroker.cli.control import ControlClient
 
@@ -66,12 +65,13 @@ class Playing(ControlClient):
     """A control API with one response, which records the requested paths."""
 
     def __init__(self, answer: Any) -> None:
-        super().__init__(HostPort("127.0.0.1", 1))
+        super().__init__("http://127.0.0.1:1")
         self.answer = answer
         self.asked: list[str] = []
 
-    def get(self, path: str) -> bytes:
-        self.asked.append(path)
+    def request(self, method: str, target: str, *_: object) -> bytes:
+        assert method == "GET"
+        self.asked.append(target)
         return json.dumps(self.answer).encode() + b"\n"
 
 
@@ -79,7 +79,7 @@ class Playing(ControlClient):
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Playing]:
     def begin(answer: Any) -> Playing:
         playing = Playing(answer)
-        monkeypatch.setattr(command_module, "find_control", lambda *_: playing)
+        monkeypatch.setattr("minibroker.cli.control.find_control", lambda *_: playing)
         return playing
 
     return begin

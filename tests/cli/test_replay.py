@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.cli.errors import InvalidUsage, Unreachable
+from minibroker.cli.output import InvalidUsage, Unreachable
 from minibroker.testing import MiniBroker
 from minibroker_protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.lab.replay.recording import CaptureWriter, RecordedClient

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS
 from minibroker.broker.settings.names import KNOWN_UNSERVED
 from minibroker.cli.app import app
-from minibroker.cli.errors import InvalidUsage
+from minibroker.cli.output import InvalidUsage
 
 
 def run(*arguments: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from minibroker.broker.settings import Listener, Settings
 from minibroker.broker.settings.definitions import LISTENERS, NUM_IO_THREADS, NUM_PARTITIONS
 from minibroker.cli.app import LATE
-from minibroker.cli.errors import BadConfig, InvalidUsage
+from minibroker.cli.output import BadConfig, InvalidUsage
 from minibroker.cli.start import read_settings, start
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.cli.errors import InvalidUsage
+from minibroker.cli.output import InvalidUsage
 from minibroker.cli.topics import read_pair
 from minibroker.client.errors import BrokerError
 from minibroker.testing import MiniBroker

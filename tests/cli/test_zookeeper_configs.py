@@ -21,7 +21,7 @@ from minibroker.broker.security.scram import credential, parse_credential, salte
 from minibroker.broker.settings import Settings
 from minibroker.broker.settings.definitions import ZOOKEEPER_CONNECTION_TIMEOUT_MS
 from minibroker.broker.settings.types import parse_connect_string
-from minibroker.cli.errors import CliError, InvalidUsage, Unreachable
+from minibroker.cli.output import CliError, InvalidUsage, Unreachable
 from minibroker.cli.zookeeper_configs import alter, describe, in_zookeeper
 from minibroker.client.connection import REQUEST_TIMEOUT_S
 from minibroker.client.errors import BrokerError

@@ -1,13 +1,23 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import trio
 
-from minibroker.client.bootstrap import ClientSecurity, parse_bootstrap
-from minibroker.client.connection import BrokerConnection, foreign_protocol
+from minibroker.broker.settings import HostPort
+from minibroker.client.connection import (
+    DEFAULT_BOOTSTRAP,
+    PLAINTEXT,
+    BootstrapServers,
+    BrokerConnection,
+    ClientSecurity,
+    foreign_protocol,
+    parse_bootstrap,
+)
 from minibroker.client.errors import (
     ApiNotSupported,
     BrokerError,
@@ -16,13 +26,30 @@ from minibroker.client.errors import (
     Remedy,
 )
 from minibroker.client.kafka_client import KafkaClient
-from minibroker.client.sasl import plain, scram
+from minibroker.client.security import plain, scram
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from minibroker_protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from minibroker_protocol.messages.sasl_handshake import SaslHandshakeResponse
 from minibroker_protocol.registry import ApiKey
 from tests.client.fake_broker import in_thread
+
+
+def test_bootstrap_servers_default_to_local_plaintext() -> None:
+    assert BootstrapServers() == (DEFAULT_BOOTSTRAP, PLAINTEXT)
+    assert PLAINTEXT == (None, None, None)
+
+
+def test_bootstrap_module_does_not_import_ssl() -> None:
+    code = "import sys, minibroker.client.connection; print('ssl' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
+
+
+def test_bootstrap_servers_without_port_raise_with_an_example() -> None:
+    assert parse_bootstrap("a:1, b:2") == [HostPort("a", 1), HostPort("b", 2)]
+    with pytest.raises(InvalidArgument, match=r"bootstrap server 'localhost': .*127\.0\.0\.1:9092"):
+        parse_bootstrap("localhost")
 
 
 async def serve_bytes(nursery: trio.Nursery, reply: bytes) -> str:

@@ -112,7 +112,7 @@ def test_assertions_hold_or_explain(
 
 
 def test_journal_that_others_use_stays_on(minibroker: MiniBroker) -> None:
-    RecordedJournal(minibroker.control_url, minibroker.control, guarded=True).start().stop()
+    RecordedJournal(minibroker.control, guarded=True).start().stop()
     assert minibroker.control.get("v1", "journal", "state")["enabled"]
     minibroker.journal.stop()
     assert not minibroker.control.get("v1", "journal", "state")["enabled"]

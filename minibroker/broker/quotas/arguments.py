@@ -24,8 +24,7 @@ QUOTA_TYPES: Final = {IPS: "ip", USERS: "user", CLIENTS: "client-id"}
 DEFAULTS: Final = (CLIENTS, USERS, BROKERS, IPS)
 """Types that have a default entity."""
 
-_LIST_AWARE: Final = r"(?=[^\]]*(?:\[|$))"
-"""Follows a separator outside of square brackets."""
+_BRACKET: Final = re.compile(r"[\[\]]")
 
 
 class ArgumentMistake(ValueError):
@@ -106,14 +105,32 @@ def _check_name(kind: str, name: str) -> None:
 
 def parse_additions(text: str) -> dict[str, str]:
     """``k1=v1,k2=[v1,v2],k3=v3`` taken apart; brackets keep commas together."""
-    pairs = [
-        re.split(rf"\s*=\s*{_LIST_AWARE}", entry) for entry in re.split(f",{_LIST_AWARE}", text)
-    ]
+    pairs = [_split_outside_lists(entry, "=") for entry in _split_outside_lists(text, ",")]
     if any(len(pair) != 2 for pair in pairs):
         raise ArgumentMistake(
             f"--add-config {text}: all configs to be added must be in the format key=val"
         )
-    return {name.strip(): re.sub(r"[\[\]]", "", value).strip() for name, value in pairs}
+    return {name.strip(): _BRACKET.sub("", value).strip() for name, value in pairs}
+
+
+def _split_outside_lists(text: str, separator: str) -> list[str]:
+    """Split at separators outside of square brackets, in one pass from the end.
+
+    As for Kafka's ``ConfigCommand``, a separator is in brackets if the next bracket closes.
+    """
+    first, *parts = text.split(separator)
+    entries: list[str] = []
+    entry: list[str] = []
+    next_bracket = ""
+    for part in reversed(parts):
+        entry.append(part)
+        bracket = _BRACKET.search(part)
+        if bracket is not None:
+            next_bracket = bracket[0]
+        if next_bracket != "]":
+            entries.append(separator.join(reversed(entry)))
+            entry = []
+    return [separator.join([first, *reversed(entry)]), *reversed(entries)]
 
 
 def parse_deletions(texts: Sequence[str]) -> list[str]:

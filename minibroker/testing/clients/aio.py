@@ -27,6 +27,7 @@ from minibroker.testing.clients.session import (
     ConsumedRecord,
     main,
     partition_of,
+    polled_records,
 )
 
 
@@ -80,27 +81,13 @@ class AioLibrary(ClientLibrary):
         self._call(self._subscribe(topics))
 
     async def _subscribe(self, topics: list[str]) -> None:
-        library = self
-
-        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-            """Notes which keys move."""
-
-            def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-                library.moved.update(f"{each.topic}-{each.partition}" for each in assigned)
-
-            def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-                self.on_partitions_assigned(revoked)
-
-        self._consumer.subscribe(topics, listener=Listener())
+        listener = self.rebalance_listener(ConsumerRebalanceListener)
+        self._consumer.subscribe(topics, listener=listener)
 
     def poll(self) -> Iterable[ConsumedRecord]:
         wait = self._consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=POLLED_MAX)
         found = self._call(wait)
-        return [
-            ConsumedRecord(f"{partition.topic}-{partition.partition}", record.offset, record.value)
-            for partition, records in found.items()
-            for record in records
-        ]
+        return polled_records(found)
 
     def send(self, topic: str, partition: int, value: bytes) -> int | None:
         metadata = self._call(self._producer.send_and_wait(topic, value, partition=partition))

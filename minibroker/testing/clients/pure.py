@@ -23,6 +23,7 @@ from minibroker.testing.clients.session import (
     ConsumedRecord,
     main,
     partition_of,
+    polled_records,
 )
 
 
@@ -64,31 +65,17 @@ class KafkaPythonLibrary(ClientLibrary):
             self._call(self._consumer.seek, partition, offset)
 
     def subscribe(self, topics: list[str]) -> None:
-        library = self
-
-        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-            """Notes which keys move."""
-
-            def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-                library.moved.update(f"{each.topic}-{each.partition}" for each in assigned)
-
-            def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-                self.on_partitions_assigned(revoked)
-
         # A member that joins a group before it has metadata assigns no partition for minutes.
         for topic in topics:
             self._call(self._consumer.partitions_for_topic, topic)
-        self._call(lambda: self._consumer.subscribe(topics, listener=Listener()))
+        listener = self.rebalance_listener(ConsumerRebalanceListener)
+        self._call(lambda: self._consumer.subscribe(topics, listener=listener))
 
     def poll(self) -> Iterable[ConsumedRecord]:
         found = self._call(
             lambda: self._consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=POLLED_MAX)
         )
-        return [
-            ConsumedRecord(f"{partition.topic}-{partition.partition}", record.offset, record.value)
-            for partition, records in found.items()
-            for record in records
-        ]
+        return polled_records(found)
 
     def send(self, topic: str, partition: int, value: bytes) -> int | None:
         metadata = self._call(

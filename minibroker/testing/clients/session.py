@@ -87,6 +87,21 @@ class ClientLibrary(ABC):
             "heartbeat_interval_ms": 1000,
         }
 
+    def rebalance_listener(self, base: Any) -> Any:
+        """Return a listener that notes which keys move, for kafka-python and aiokafka."""
+        library = self
+
+        class Listener(base):  # type: ignore[misc]
+            """Notes which keys move."""
+
+            def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+                library.moved.update(f"{each.topic}-{each.partition}" for each in assigned)
+
+            def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+                self.on_partitions_assigned(revoked)
+
+        return Listener()
+
     @abstractmethod
     def open_producer(self) -> None:
         """Replace the producer; a transactional one is initialized."""
@@ -127,6 +142,15 @@ def partition_of(key: str) -> tuple[str, int]:
     """Split a key into topic and partition."""
     topic, _, partition = key.rpartition("-")
     return topic, int(partition)
+
+
+def polled_records(found: Mapping[Any, Iterable[Any]]) -> list[ConsumedRecord]:
+    """Return the records of a poll, which kafka-python and aiokafka give by partition."""
+    return [
+        ConsumedRecord(f"{partition.topic}-{partition.partition}", record.offset, record.value)
+        for partition, records in found.items()
+        for record in records
+    ]
 
 
 class ClientSession:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -24,18 +24,21 @@ from aiokafka.errors import BrokerResponseError, OffsetOutOfRangeError
 
 from system_tests.clients.model import (
     CLIENT_MAX_BYTES,
-    HEARTBEAT_MS,
-    SESSION_MS,
     Client,
     Cluster,
     Code,
     Group,
     GroupMember,
+    Joining,
     Member,
+    Producing,
     Record,
     Refused,
     Stored,
     TopicPartition,
+    consumer_options,
+    producer_options,
+    stored_records,
 )
 from system_tests.harness.waiting import PATIENCE_S, TimedOut
 
@@ -77,29 +80,15 @@ def _check(code: int, text: str | None = "") -> None:
         raise Refused(code, text or "")
 
 
-def _stored(polled: Mapping[Position, Sequence[Any]]) -> list[Stored]:
-    return [
-        Stored(
-            each.topic,
-            each.partition,
-            each.offset,
-            each.timestamp,
-            each.key,
-            each.value,
-            tuple(each.headers),
-        )
-        for batch in polled.values()
-        for each in batch
-    ]
-
-
 class AiokafkaMember(Member):
     def __init__(self, loop: _Loop, consumer: AIOKafkaConsumer) -> None:
         self._loop = loop
         self._consumer = consumer
 
     def poll(self, timeout_s: float = 0.1) -> list[Stored]:
-        return _stored(self._loop.run(self._consumer.getmany(timeout_ms=int(timeout_s * 1000))))
+        return stored_records(
+            self._loop.run(self._consumer.getmany(timeout_ms=int(timeout_s * 1000)))
+        )
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset((each.topic, each.partition) for each in self._consumer.assignment())
@@ -138,7 +127,7 @@ class AiokafkaClient(Client):
         super().__init__(bootstrap_servers)
         self._loop = _Loop()
         self._common = {"bootstrap_servers": bootstrap_servers, "client_id": self.client_id}
-        self._producers: dict[tuple[str, str, bool], AIOKafkaProducer] = {}
+        self._producers: dict[Producing, AIOKafkaProducer] = {}
         self._admin, self._reader = self._loop.run(self._open())
 
     async def _open(self) -> tuple[AIOKafkaAdminClient, AIOKafkaConsumer]:
@@ -152,15 +141,8 @@ class AiokafkaClient(Client):
         await reader.start()
         return admin, reader
 
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        *,
-        replicas: int = 1,
-        configs: Mapping[str, str] | None = None,
-    ) -> None:
-        topic = NewTopic(name, partitions, replicas, topic_configs=dict(configs or {}))
+    def _create(self, name: str, partitions: int, replicas: int, configs: dict[str, str]) -> None:
+        topic = NewTopic(name, partitions, replicas, topic_configs=configs)
         for _, code, text in self._loop.run(self._admin.create_topics([topic])).topic_errors:
             _check(code, text)
 
@@ -176,14 +158,9 @@ class AiokafkaClient(Client):
         _check(found["error_code"])
         return {each["partition"]: each["leader"] for each in found["partitions"]}
 
-    def topic_configs(self, topic: str) -> dict[str, str | None]:
-        return self._configs(ConfigResourceType.TOPIC, topic)
-
-    def broker_configs(self, broker_id: int) -> dict[str, str | None]:
-        return self._configs(ConfigResourceType.BROKER, str(broker_id))
-
-    def _configs(self, kind: ConfigResourceType, name: str) -> dict[str, str | None]:
-        [answer] = self._loop.run(self._admin.describe_configs([ConfigResource(kind, name)]))
+    def _configs(self, kind: str, name: str) -> dict[str, str | None]:
+        resource = ConfigResource(ConfigResourceType[kind.upper()], name)
+        [answer] = self._loop.run(self._admin.describe_configs([resource]))
         [(code, text, _, _, entries)] = answer.resources
         _check(code, text)
         return {entry[0]: entry[1] for entry in entries}
@@ -210,40 +187,20 @@ class AiokafkaClient(Client):
         )
         return Group(seen["state"].lower(), members)
 
-    def produce(
-        self,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        acks: str = "all",
-        idempotent: bool = False,
+    def _produce(
+        self, topic: str, partition: int, records: Sequence[Record], how: Producing
     ) -> list[int]:
-        wanted = (codec, acks, idempotent)
-        answers = self._loop.run(self._produce(wanted, topic, partition, records))
+        answers = self._loop.run(self._send(how, topic, partition, records))
         return [-1 if answer is None else answer.offset for answer in answers]
 
-    async def _produce(
-        self,
-        wanted: tuple[str, str, bool],
-        topic: str,
-        partition: int,
-        records: Sequence[Record],
+    async def _send(
+        self, how: Producing, topic: str, partition: int, records: Sequence[Record]
     ) -> list[Any]:
-        if wanted not in self._producers:
-            codec, acks, idempotent = wanted
-            self._producers[wanted] = AIOKafkaProducer(
-                **self._common,
-                compression_type=None if codec == "none" else codec,
-                acks=acks if acks == "all" else int(acks),
-                enable_idempotence=idempotent,
-                max_request_size=CLIENT_MAX_BYTES,
-                linger_ms=5,
-            )
-            await self._producers[wanted].start()
+        if how not in self._producers:
+            self._producers[how] = AIOKafkaProducer(**self._common, **producer_options(how))
+            await self._producers[how].start()
         futures = [
-            await self._producers[wanted].send(
+            await self._producers[how].send(
                 topic,
                 record.value,
                 record.key,
@@ -265,7 +222,7 @@ class AiokafkaClient(Client):
         try:
             self._reader.seek(at, offset)
             while len(seen) < count:
-                seen += _stored(await self._reader.getmany(timeout_ms=100))
+                seen += stored_records(await self._reader.getmany(timeout_ms=100))
                 if len(seen) < count and time.monotonic() > deadline:
                     raise TimedOut(f"{len(seen)} of {count} records read from {at}")
         finally:
@@ -283,32 +240,15 @@ class AiokafkaClient(Client):
         found = self._loop.run(self._reader.offsets_for_times({at: timestamp_ms}))[at]
         return None if found is None else found.offset
 
-    def join(
-        self,
-        group: str,
-        topic: str,
-        *,
-        assignor: str = "range",
-        instance_id: str | None = None,
-        start: str = "earliest",
-        max_wait_ms: int = 500,
-    ) -> Member:
-        assert assignor == "range", "aiokafka has eager assignors only"
-        return self._loop.run(self._join(group, topic, instance_id, start, max_wait_ms))
+    def _join(self, group: str, topic: str, how: Joining) -> Member:
+        assert how.assignor == "range", "aiokafka has eager assignors only"
+        return self._loop.run(self._start_member(group, topic, how))
 
-    async def _join(
-        self, group: str, topic: str, instance_id: str | None, start: str, max_wait_ms: int
-    ) -> Member:
+    async def _start_member(self, group: str, topic: str, how: Joining) -> Member:
         consumer = AIOKafkaConsumer(
             **self._common,
-            group_id=group,
-            group_instance_id=instance_id,
+            **consumer_options(group, how),
             partition_assignment_strategy=(RangePartitionAssignor,),
-            auto_offset_reset=start,
-            enable_auto_commit=False,
-            fetch_max_wait_ms=max_wait_ms,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
         )
         member = AiokafkaMember(self._loop, consumer)
         listener = _CommitOnRevoke(consumer)

@@ -33,7 +33,9 @@ from system_tests.clients.model import (
     Code,
     Group,
     GroupMember,
+    Joining,
     Member,
+    Producing,
     Record,
     Refused,
     Stored,
@@ -129,7 +131,7 @@ class ConfluentClient(Client):
         super().__init__(bootstrap_servers)
         self._common = {"bootstrap.servers": bootstrap_servers, "client.id": self.client_id}
         self._admin = AdminClient(self._common)
-        self._producers: dict[tuple[str, str, bool], Producer] = {}
+        self._producers: dict[Producing, Producer] = {}
         self._reader_made: Consumer | None = None
 
     @property
@@ -148,15 +150,8 @@ class ConfluentClient(Client):
             )
         return self._reader_made
 
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        *,
-        replicas: int = 1,
-        configs: Mapping[str, str] | None = None,
-    ) -> None:
-        topic = NewTopic(name, partitions, replicas, config=dict(configs or {}))
+    def _create(self, name: str, partitions: int, replicas: int, configs: dict[str, str]) -> None:
+        topic = NewTopic(name, partitions, replicas, config=configs)
         _answer(self._admin.create_topics([topic])[name])
 
     def delete_topic(self, name: str) -> None:
@@ -171,15 +166,10 @@ class ConfluentClient(Client):
             raise _refused(found.error)
         return {index: each.leader for index, each in found.partitions.items()}
 
-    def topic_configs(self, topic: str) -> dict[str, str | None]:
-        return self._configs(ConfigResource(ConfigResource.Type.TOPIC, topic))
-
-    def broker_configs(self, broker_id: int) -> dict[str, str | None]:
-        return self._configs(ConfigResource(ConfigResource.Type.BROKER, str(broker_id)))
-
-    def _configs(self, resource: ConfigResource) -> dict[str, str | None]:
+    def _configs(self, kind: str, name: str) -> dict[str, str | None]:
+        resource = ConfigResource(ConfigResource.Type[kind.upper()], name)
         entries = _answer(self._admin.describe_configs([resource])[resource])
-        return {name: entry.value for name, entry in entries.items()}
+        return {key: entry.value for key, entry in entries.items()}
 
     def cluster(self) -> Cluster:
         seen = _answer(self._admin.describe_cluster())
@@ -201,17 +191,10 @@ class ConfluentClient(Client):
         )
         return Group(seen.state.name.replace("_", "").lower(), members)
 
-    def produce(
-        self,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        acks: str = "all",
-        idempotent: bool = False,
+    def _produce(
+        self, topic: str, partition: int, records: Sequence[Record], how: Producing
     ) -> list[int]:
-        producer = self._producer(codec, acks, idempotent)
+        producer = self._producer(how)
         offsets = [-1] * len(records)
         failures: list[KafkaError] = []
 
@@ -238,21 +221,20 @@ class ConfluentClient(Client):
             raise _refused(failures[0])
         return offsets
 
-    def _producer(self, codec: str, acks: str, idempotent: bool) -> Producer:
-        wanted = (codec, acks, idempotent)
-        if wanted not in self._producers:
-            self._producers[wanted] = Producer(
+    def _producer(self, how: Producing) -> Producer:
+        if how not in self._producers:
+            self._producers[how] = Producer(
                 {
                     **self._common,
-                    "compression.type": codec,
-                    "acks": acks,
-                    "enable.idempotence": idempotent,
+                    "compression.type": how.codec,
+                    "acks": how.acks,
+                    "enable.idempotence": how.idempotent,
                     "message.max.bytes": CLIENT_MAX_BYTES,
                     "linger.ms": 5,
                     "message.timeout.ms": int(PATIENCE_S * 1000),
                 }
             )
-        return self._producers[wanted]
+        return self._producers[how]
 
     def read(self, topic: str, partition: int, offset: int, count: int) -> list[Stored]:
         seen: list[Stored] = []
@@ -297,27 +279,18 @@ class ConfluentClient(Client):
             (each.topic, each.partition): each.offset for each in _answer(answer).topic_partitions
         }
 
-    def join(
-        self,
-        group: str,
-        topic: str,
-        *,
-        assignor: str = "range",
-        instance_id: str | None = None,
-        start: str = "earliest",
-        max_wait_ms: int = 500,
-    ) -> Member:
+    def _join(self, group: str, topic: str, how: Joining) -> Member:
         return ConfluentMember(
             {
                 **self._common,
                 "group.id": group,
-                "partition.assignment.strategy": assignor,
-                "auto.offset.reset": start,
+                "partition.assignment.strategy": how.assignor,
+                "auto.offset.reset": how.start,
                 "enable.auto.commit": False,
-                "fetch.wait.max.ms": max_wait_ms,
+                "fetch.wait.max.ms": how.max_wait_ms,
                 "session.timeout.ms": SESSION_MS,
                 "heartbeat.interval.ms": HEARTBEAT_MS,
-                **({} if instance_id is None else {"group.instance.id": instance_id}),
+                **({} if how.instance_id is None else {"group.instance.id": how.instance_id}),
             },
             topic,
         )

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import select
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,14 +20,17 @@ from system_tests.clients.model import (
     Cluster,
     Group,
     GroupMember,
+    Joining,
     Member,
+    Producing,
     Record,
     Refused,
     Stored,
     TopicPartition,
 )
 from system_tests.harness.jars import java_driver
-from system_tests.harness.jvm import QUIET, end_jvm, short_jvm
+from system_tests.harness.jvm import QUIET, short_jvm
+from system_tests.harness.line_process import LineProcess
 from system_tests.harness.waiting import PATIENCE_S, TimedOut
 
 __all__ = ["JavaClient"]
@@ -40,28 +40,12 @@ MEMORY = "-Xmx256m"
 
 class _Jvm:
     def __init__(self, *arguments: str) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the JVM)
-        self._process = subprocess.Popen(
-            [*short_jvm(MEMORY, QUIET), "-cp", java_driver(), "Driver", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
+        self._process = LineProcess(
+            [*short_jvm(MEMORY, QUIET), "-cp", java_driver(), "Driver", *arguments]
         )
 
     def ask(self, op: str, **request: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"op": op, **request}).encode() + b"\n")
-        self._process.stdin.flush()
-        # Answers are awaited one at a time, so nothing of one can be left in the buffer.
-        readable, _, _ = select.select([self._process.stdout], [], [], 3 * PATIENCE_S)
-        if not readable:
-            raise TimedOut(f"the JVM did not answer {op}")
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            raise RuntimeError(f"the JVM ended:\n{self._errors.read().decode()}")
-        answer = json.loads(line)
+        answer = json.loads(self._process.ask(json.dumps({"op": op, **request}), 3 * PATIENCE_S))
         if "code" in answer:
             raise Refused(answer["code"], answer["failed"])
         if "failed" in answer:
@@ -70,9 +54,9 @@ class _Jvm:
 
     def close(self) -> None:
         try:
-            end_jvm(self._process)
+            self._process.end()
         finally:
-            self._errors.close()
+            self._process.close()
 
 
 def _text(data: bytes | None) -> str | None:
@@ -136,20 +120,9 @@ class JavaClient(Client):
         super().__init__(bootstrap_servers)
         self._jvm = _Jvm(bootstrap_servers, self.client_id)
 
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        *,
-        replicas: int = 1,
-        configs: Mapping[str, str] | None = None,
-    ) -> None:
+    def _create(self, name: str, partitions: int, replicas: int, configs: dict[str, str]) -> None:
         self._jvm.ask(
-            "create_topic",
-            topic=name,
-            partitions=partitions,
-            replicas=replicas,
-            configs=dict(configs or {}),
+            "create_topic", topic=name, partitions=partitions, replicas=replicas, configs=configs
         )
 
     def delete_topic(self, name: str) -> None:
@@ -161,11 +134,8 @@ class JavaClient(Client):
     def leaders(self, topic: str) -> dict[int, int]:
         return {int(k): v for k, v in self._jvm.ask("leaders", topic=topic).items()}
 
-    def topic_configs(self, topic: str) -> dict[str, str | None]:
-        return dict(self._jvm.ask("configs", kind="TOPIC", name=topic))
-
-    def broker_configs(self, broker_id: int) -> dict[str, str | None]:
-        return dict(self._jvm.ask("configs", kind="BROKER", name=str(broker_id)))
+    def _configs(self, kind: str, name: str) -> dict[str, str | None]:
+        return dict(self._jvm.ask("configs", kind=kind.upper(), name=name))
 
     def cluster(self) -> Cluster:
         seen = self._jvm.ask("cluster")
@@ -187,15 +157,8 @@ class JavaClient(Client):
         )
         return Group(seen["state"].replace("_", "").lower(), members)
 
-    def produce(
-        self,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        acks: str = "all",
-        idempotent: bool = False,
+    def _produce(
+        self, topic: str, partition: int, records: Sequence[Record], how: Producing
     ) -> list[int]:
         lines = [
             [
@@ -212,9 +175,7 @@ class JavaClient(Client):
                 topic=topic,
                 partition=partition,
                 records=lines,
-                codec=codec,
-                acks=acks,
-                idempotent=idempotent,
+                **how._asdict(),
                 max_bytes=CLIENT_MAX_BYTES,
             )
         )
@@ -235,24 +196,12 @@ class JavaClient(Client):
         )
         return found
 
-    def join(
-        self,
-        group: str,
-        topic: str,
-        *,
-        assignor: str = "range",
-        instance_id: str | None = None,
-        start: str = "earliest",
-        max_wait_ms: int = 500,
-    ) -> Member:
+    def _join(self, group: str, topic: str, how: Joining) -> Member:
         member = self._jvm.ask(
             "join",
             group=group,
             topic=topic,
-            assignor=assignor,
-            instance_id=instance_id,
-            start=start,
-            max_wait_ms=max_wait_ms,
+            **how._asdict(),
             session_ms=SESSION_MS,
             heartbeat_ms=HEARTBEAT_MS,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -23,18 +23,21 @@ from kafka.errors import FencedInstanceIdError, KafkaError, OffsetOutOfRangeErro
 
 from system_tests.clients.model import (
     CLIENT_MAX_BYTES,
-    HEARTBEAT_MS,
-    SESSION_MS,
     Client,
     Cluster,
     Code,
     Group,
     GroupMember,
+    Joining,
     Member,
+    Producing,
     Record,
     Refused,
     Stored,
     TopicPartition,
+    consumer_options,
+    producer_options,
+    stored_records,
 )
 from system_tests.harness.waiting import PATIENCE_S, TimedOut
 
@@ -53,22 +56,6 @@ def _translated() -> Iterator[None]:
         if getattr(failure, "errno", 0) > 0:
             raise Refused(failure.errno, str(failure)) from failure
         raise
-
-
-def _stored(polled: Mapping[Position, Sequence[Any]]) -> list[Stored]:
-    return [
-        Stored(
-            each.topic,
-            each.partition,
-            each.offset,
-            each.timestamp,
-            each.key,
-            each.value,
-            tuple(each.headers),
-        )
-        for batch in polled.values()
-        for each in batch
-    ]
 
 
 class _CommitOnRevoke(AsyncConsumerRebalanceListener):  # type: ignore[misc]
@@ -126,7 +113,7 @@ class KafkaPythonMember(Member):
             for position, batch in polled.items():
                 self.done[position] = OffsetAndMetadata(batch[-1].offset + 1, "", -1)
             if polled:
-                self._polled.put(_stored(polled))
+                self._polled.put(stored_records(polled))
 
     def poll(self, timeout_s: float = 0.1) -> list[Stored]:
         try:
@@ -164,7 +151,7 @@ class KafkaPythonClient(Client):
         super().__init__(bootstrap_servers)
         self._common = {"bootstrap_servers": bootstrap_servers, "client_id": self.client_id}
         self._admin = KafkaAdminClient(**self._common)
-        self._producers: dict[tuple[str, str, bool], KafkaProducer] = {}
+        self._producers: dict[Producing, KafkaProducer] = {}
         self._reader = KafkaConsumer(
             **self._common,
             group_id=None,
@@ -173,19 +160,8 @@ class KafkaPythonClient(Client):
             max_partition_fetch_bytes=CLIENT_MAX_BYTES,
         )
 
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        *,
-        replicas: int = 1,
-        configs: Mapping[str, str] | None = None,
-    ) -> None:
-        wanted = {
-            "num_partitions": partitions,
-            "replication_factor": replicas,
-            "configs": dict(configs or {}),
-        }
+    def _create(self, name: str, partitions: int, replicas: int, configs: dict[str, str]) -> None:
+        wanted = {"num_partitions": partitions, "replication_factor": replicas, "configs": configs}
         with _translated():
             self._admin.create_topics({name: wanted})
 
@@ -201,12 +177,6 @@ class KafkaPythonClient(Client):
         if found["error_code"]:
             raise Refused(found["error_code"])
         return {each["partition_index"]: each["leader_id"] for each in found["partitions"]}
-
-    def topic_configs(self, topic: str) -> dict[str, str | None]:
-        return self._configs("topic", topic)
-
-    def broker_configs(self, broker_id: int) -> dict[str, str | None]:
-        return self._configs("broker", str(broker_id))
 
     def _configs(self, kind: str, name: str) -> dict[str, str | None]:
         found = self._admin.describe_configs([ConfigResource(kind, name)], config_filter="all")
@@ -236,17 +206,10 @@ class KafkaPythonClient(Client):
         )
         return Group(seen["group_state"].lower(), members)
 
-    def produce(
-        self,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        acks: str = "all",
-        idempotent: bool = False,
+    def _produce(
+        self, topic: str, partition: int, records: Sequence[Record], how: Producing
     ) -> list[int]:
-        producer = self._producer(codec, acks, idempotent)
+        producer = self._producer(how)
         with _translated():
             futures = [
                 producer.send(
@@ -261,18 +224,10 @@ class KafkaPythonClient(Client):
             ]
             return [future.get(PATIENCE_S).offset for future in futures]
 
-    def _producer(self, codec: str, acks: str, idempotent: bool) -> KafkaProducer:
-        wanted = (codec, acks, idempotent)
-        if wanted not in self._producers:
-            self._producers[wanted] = KafkaProducer(
-                **self._common,
-                compression_type=None if codec == "none" else codec,
-                acks=acks if acks == "all" else int(acks),
-                enable_idempotence=idempotent,
-                max_request_size=CLIENT_MAX_BYTES,
-                linger_ms=5,
-            )
-        return self._producers[wanted]
+    def _producer(self, how: Producing) -> KafkaProducer:
+        if how not in self._producers:
+            self._producers[how] = KafkaProducer(**self._common, **producer_options(how))
+        return self._producers[how]
 
     def read(self, topic: str, partition: int, offset: int, count: int) -> list[Stored]:
         seen: list[Stored] = []
@@ -283,7 +238,7 @@ class KafkaPythonClient(Client):
             self._reader.seek(at, offset)
             while len(seen) < count:
                 with _translated():
-                    seen += _stored(self._reader.poll(timeout_ms=100))
+                    seen += stored_records(self._reader.poll(timeout_ms=100))
                 if len(seen) < count and time.monotonic() > deadline:
                     raise TimedOut(f"{len(seen)} of {count} records read from {topic}")
         finally:
@@ -301,26 +256,11 @@ class KafkaPythonClient(Client):
             found = self._reader.offsets_for_times({at: timestamp_ms})[at]
         return None if found is None else found.offset
 
-    def join(
-        self,
-        group: str,
-        topic: str,
-        *,
-        assignor: str = "range",
-        instance_id: str | None = None,
-        start: str = "earliest",
-        max_wait_ms: int = 500,
-    ) -> Member:
+    def _join(self, group: str, topic: str, how: Joining) -> Member:
         consumer = KafkaConsumer(
             **self._common,
-            group_id=group,
-            group_instance_id=instance_id,
-            partition_assignment_strategy=[ASSIGNORS[assignor]],
-            auto_offset_reset=start,
-            enable_auto_commit=False,
-            fetch_max_wait_ms=max_wait_ms,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
+            **consumer_options(group, how),
+            partition_assignment_strategy=[ASSIGNORS[how.assignor]],
         )
         return KafkaPythonMember(consumer, topic)
 

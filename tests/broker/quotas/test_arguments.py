@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
+import pytest
+from hypothesis import given, strategies
+
+from minibroker.broker.quotas import arguments
 from minibroker.broker.quotas.arguments import (
     ArgumentMistake,
     Entities,
@@ -104,6 +108,42 @@ def test_long_and_short_entity_options_together_are_rejected() -> None:
 )
 def test_commas_in_brackets_do_not_split_values(text: str, found: dict[str, str]) -> None:
     assert parse_additions(text) == found
+
+
+@given(strategies.text("a=,[] \n"))
+def test_additions_are_split_as_by_pattern_of_kafka(text: str) -> None:
+    outside_lists = r"(?=[^\]]*(?:\[|$))"
+    pairs = [
+        re.split(rf"\s*=\s*{outside_lists}", entry) for entry in re.split(f",{outside_lists}", text)
+    ]
+    try:
+        found = parse_additions(text)
+    except ArgumentMistake:
+        assert any(len(pair) != 2 for pair in pairs)
+    else:
+        assert found == {
+            name.strip(): re.sub(r"[\[\]]", "", value).strip() for name, value in pairs
+        }
+
+
+def test_work_of_splitting_grows_as_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+    bracket = re.compile(r"[\[\]]")
+
+    class CountingPattern:
+        """Counts the characters that are searched."""
+
+        sub = bracket.sub
+
+        def search(self, text: str) -> re.Match[str] | None:
+            nonlocal looked_at
+            looked_at += len(text)
+            return bracket.search(text)
+
+    monkeypatch.setattr(arguments, "_BRACKET", CountingPattern())
+    text = ",".join(f"k{number}=[1,2=3]" for number in range(1000))
+    assert len(parse_additions(text)) == 1000
+    assert looked_at <= 2 * len(text)  # Once for the commas, once for the equals signs.
 
 
 @pytest.mark.parametrize("text", ["a", "a=1,b", "a=1=2", ""])

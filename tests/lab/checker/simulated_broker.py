@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from minibroker.lab.checker.history_format import header_line
-from minibroker.testing.workload_plans import WorkloadGenerator
+from minibroker.testing.workload import WorkloadGenerator
 
 POLLED_MAX = 5
 Line = dict[str, Any]

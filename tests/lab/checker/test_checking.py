@@ -12,7 +12,7 @@ import pytest
 
 from minibroker.lab.checker.checking import check_lines
 from minibroker.lab.checker.report import CheckReport
-from minibroker.testing.workload_plans import WORKLOADS
+from minibroker.testing.workload import WORKLOADS
 from tests.lab.checker.simulated_broker import SimulatedRun, Tampering, simulate
 
 SEEDS = int(os.environ.get("CHECKER_SEEDS", "300"))

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from minibroker.client.control import IDLE_CONNECTIONS_MAX, Control
 from minibroker.testing import ControlError, MiniBroker
-from minibroker.testing.control import IDLE_CONNECTIONS_MAX, Control
 
 
 @pytest.fixture

@@ -1,16 +1,20 @@
-"""Membership in a consumer group that reads one topic.
+"""Reads one topic: offsets, fetching, and membership in a consumer group.
 
-Owns joining, the leader's assignment of partitions, heartbeats and offset commits. It must never
-fetch or print records. Invariant: offsets are committed with the generation that assigned the
-partitions, so the broker rejects a commit after a rebalance that this member missed. Kafka's
-counterparts are ``ConsumerCoordinator`` and ``RangeAssignor`` (KIP-394 for member ids).
+Owns the position of each partition, joining a group, the leader's assignment, heartbeats and
+commits. It must never print. Invariant: a position is the offset after the last returned record;
+offsets are committed with the generation that assigned the partitions, so the broker rejects a
+commit after a rebalance that this member missed. Listed offsets contain every partition of the
+topic, committed offsets only those with a commit. Kafka's counterparts are ``Fetcher``,
+``ConsumerCoordinator`` and ``RangeAssignor`` (KIP-394 for member ids), and ``listOffsets`` and
+``listConsumerGroupOffsets`` of ``Admin``.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from minibroker.client.errors import BrokerError, check
 from minibroker.client.kafka_client import KafkaClient
@@ -20,6 +24,12 @@ from minibroker_protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
+)
+from minibroker_protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
 )
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from minibroker_protocol.messages.join_group import (
@@ -33,17 +43,170 @@ from minibroker_protocol.messages.leave_group import (
     LeaveGroupResponse,
     MemberIdentity,
 )
+from minibroker_protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from minibroker_protocol.messages.metadata import MetadataResponseTopic
 from minibroker_protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from minibroker_protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
 from minibroker_protocol.messages.sync_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from minibroker_protocol.records import Record, iter_batches, iter_records
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+
+def list_offsets(
+    client: KafkaClient, topic: MetadataResponseTopic, timestamp: int
+) -> dict[int, int]:
+    """List each partition's offset for `EARLIEST`, `LATEST` or a timestamp in milliseconds."""
+    by_leader: dict[int, list[int]] = defaultdict(list)
+    for partition in topic.partitions:
+        by_leader[partition.leader_id].append(partition.partition_index)
+    found: dict[int, int] = {}
+    for leader, partitions in by_leader.items():
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsTopic(
+                    name=topic.name or "",
+                    partitions=[
+                        ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+                        for index in partitions
+                    ],
+                )
+            ],
+        )
+        for answer in client.send(request, ListOffsetsResponse, leader).topics[0].partitions:
+            check(f"offsets of {topic.name}-{answer.partition_index}", answer.error_code)
+            found[answer.partition_index] = answer.offset
+    return found
+
+
+def committed_offsets(
+    client: KafkaClient, group_id: str, topic: str | None = None, partitions: Sequence[int] = ()
+) -> dict[tuple[str, int], int]:
+    """Fetch a group's committed offsets: of some partitions, or of all if no topic is given."""
+    old = new = None
+    if topic is not None:
+        indexes = list(partitions)
+        old = [OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)]
+        new = [OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)]
+    request = OffsetFetchRequest(
+        group_id=group_id,
+        topics=old,
+        groups=[OffsetFetchRequestGroup(group_id=group_id, topics=new)],
+    )
+    reply = client.send(request, OffsetFetchResponse, client.coordinator(group_id))
+    found = reply.groups[0] if reply.groups else reply
+    check(f"offsets of group {group_id}", found.error_code)
+    return {
+        (item.name, partition.partition_index): partition.committed_offset
+        for item in found.topics
+        for partition in item.partitions
+        if partition.committed_offset >= 0 and not partition.error_code
+    }
+
+
+FETCH_BYTES_MAX: Final = 50 * 1024 * 1024
+PARTITION_BYTES_MAX: Final = 1024 * 1024
+LEADER_CHANGED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Errors after which the leader is looked up again."""
+
+
+class ConsumerRecord(NamedTuple):
+    """A record with its topic and partition."""
+
+    topic: str
+    partition: int
+    record: Record
+
+
+class Fetcher:
+    """Fetches partitions of one topic, starting at the given positions."""
+
+    def __init__(self, client: KafkaClient, topic: str, positions: Mapping[int, int]) -> None:
+        self._client = client
+        self._topic = topic
+        self.positions = dict(positions)
+        self._leaders: dict[int, int] = {}
+
+    def poll(self, wait_ms: int) -> Iterator[ConsumerRecord]:
+        """Fetch available records; a leader without any waits up to ``wait_ms``."""
+        if not self._leaders:
+            found = self._client.topic(self._topic).partitions
+            self._leaders = {item.partition_index: item.leader_id for item in found}
+        by_leader: dict[int, list[FetchPartition]] = defaultdict(list)
+        for partition, offset in self.positions.items():
+            wanted = FetchPartition(
+                partition=partition,
+                fetch_offset=offset,
+                current_leader_epoch=-1,
+                log_start_offset=-1,
+                partition_max_bytes=PARTITION_BYTES_MAX,
+            )
+            by_leader[self._leaders[partition]].append(wanted)
+        for leader, partitions in by_leader.items():
+            yield from self._fetch(leader, partitions, wait_ms)
+
+    def _fetch(
+        self, leader: int, partitions: list[FetchPartition], wait_ms: int
+    ) -> Iterator[ConsumerRecord]:
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES_MAX,
+            session_epoch=-1,
+            topics=[FetchTopic(topic=self._topic, partitions=partitions)],
+        )
+        reply = self._client.send(request, FetchResponse, leader)
+        check(f"fetch from topic {self._topic}", reply.error_code)
+        for topic in reply.responses:
+            for answer in topic.partitions:
+                if answer.error_code in LEADER_CHANGED:
+                    self._leaders = {}
+                    continue
+                check(f"{self._topic}-{answer.partition_index}", answer.error_code)
+                records = answer.records
+                if isinstance(records, bytes | memoryview):
+                    yield from self._records(answer.partition_index, records)
+
+    def _records(self, partition: int, records: bytes | memoryview) -> Iterator[ConsumerRecord]:
+        view = memoryview(records)
+        for start, header in iter_batches(view):
+            if header.is_control:
+                self.positions[partition] = header.next_offset
+                continue
+            for record in iter_records(view[start : start + header.size]):
+                if record.offset >= self.positions[partition]:
+                    self.positions[partition] = record.offset + 1
+                    yield ConsumerRecord(self._topic, partition, record)
+
 
 SESSION_TIMEOUT_MS: Final = 10_000
 REBALANCE_TIMEOUT_MS: Final = 8_000
