@@ -23,19 +23,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.pipeline.exchange import chunks, packed, unpacked
 from minibroker.pipeline.grouping import (
     Floats,
     Ints,
     added,
+    chunks,
     coded,
     combined,
     joined,
     numbered,
+    packed,
     starts_of,
+    unpacked,
 )
-from minibroker.pipeline.quota_amounts import PER_EVENT, Events, Names
-from minibroker.pipeline.quota_units import IP, LEVELS, NAMES, QUOTAS, UNITS
+from minibroker.pipeline.quota_amounts import (
+    IP,
+    LEVELS,
+    NAMES,
+    PER_EVENT,
+    QUOTAS,
+    UNITS,
+    Events,
+    Names,
+)
 
 EVENTS_PER_PART: Final = 1_000_000
 PARTS_MIN: Final = 64

@@ -1,18 +1,22 @@
-"""Numbers texts, groups rows by integer keys, and adds up their values.
+"""Numbers texts, groups rows by integer keys, adds up their values, and packs batches for exchange.
 
-Owns the numbering of texts and groups; it must never know files or the schema. Invariant: groups
-are numbered in the order of their first row, and only integers are added, so sums do not depend on
-the order of rows. Kafka has no counterpart.
+Owns the numbering of texts and groups, the limits of a chunk of events, and the compression of
+batches that tasks exchange; it must never know files or the schema. Invariant: groups are numbered
+in the order of their first row, only integers are added, so sums do not depend on the order of
+rows, and no event is lost or repeated. A whole batch travels in one row, because Spark's cost is
+per row. Kafka has no counterpart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+# Groups ------------------------------------------------------------------------------------------
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -82,3 +86,47 @@ def coded(texts: pa.Array | pa.ChunkedArray) -> tuple[Ints, pa.Array]:
 def combined(column: pa.ChunkedArray) -> pa.Array:
     """The column in one piece."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+# Exchange between tasks --------------------------------------------------------------------------
+
+CHUNK_ROWS: Final = 262_144
+CHUNK_BYTES: Final = 128 * 1024 * 1024
+"""Events are processed in chunks, which end as soon as one of these limits is reached."""
+
+_CODEC: Final = pa.Codec("lz4_raw")
+"""Compresses exchanged batches, which Spark keeps in memory while it sorts."""
+
+
+def chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Combine and split tables into chunks within the limits."""
+    pending: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        for at in range(0, len(table), CHUNK_ROWS):
+            pending.append(table.slice(at, CHUNK_ROWS))
+            rows += len(pending[-1])
+            size += pending[-1].nbytes
+            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                # Copied to release the tables that were read.
+                chunk, pending, rows, size = pa.concat_tables(pending).combine_chunks(), [], 0, 0
+                yield chunk
+                del chunk
+    if pending:
+        yield pa.concat_tables(pending).combine_chunks()
+
+
+def packed(batches: Iterable[pa.RecordBatch]) -> list[pa.Array]:
+    """Two columns with a row for each batch: its size in bytes, and its compressed bytes."""
+    bodies = [batch.serialize() for batch in batches]
+    return [
+        pa.array([body.size for body in bodies], pa.int32()),
+        # Copied to bytes: Arrow never releases a Python buffer passed to it.
+        pa.array([_CODEC.compress(body, asbytes=True) for body in bodies], pa.binary()),
+    ]
+
+
+def unpacked(sizes: pa.Array, bodies: pa.Array) -> Iterator[pa.Buffer]:
+    """The serialized batches of two columns that `packed` made."""
+    for size, body in zip(sizes.to_pylist(), bodies, strict=True):
+        yield _CODEC.decompress(body.as_buffer(), size)

@@ -14,7 +14,7 @@ from minibroker.broker.quotas.arguments import CLIENTS, IPS, USERS, Entities
 from minibroker.broker.quotas.file import QuotaLine
 from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
 from minibroker.broker.quotas.values import integer_max
-from minibroker.pipeline.quota_units import (
+from minibroker.pipeline.quota_amounts import (
     CLIENT,
     IP,
     MUTATION,

@@ -29,13 +29,13 @@ from minibroker.broker.settings import (
     QUOTA_WINDOW_SIZE_SECONDS,
 )
 from minibroker.pipeline import busy_rates
-from minibroker.pipeline.quota_units import CLIENT, FETCH, MUTATION, PRODUCE, REQUEST, USER
+from minibroker.pipeline.quota_amounts import CLIENT, FETCH, MUTATION, PRODUCE, REQUEST, USER
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from minibroker.pipeline.scan import Scan
+    from minibroker.pipeline.activity_table import Scan
 
 ANONYMOUS: Final = "ANONYMOUS"
 """The user of connections without authentication."""

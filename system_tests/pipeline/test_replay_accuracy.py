@@ -49,8 +49,8 @@ as well.
 
 def events_of(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
     """The events that a broker left in its data directory, taken into a table, in their order."""
+    from minibroker.pipeline.activity_table import read_activity
     from minibroker.pipeline.ingest import ingest_directory
-    from minibroker.pipeline.schemas import read_activity
     from minibroker.pipeline.table import Table
 
     path = str(folder / "activity")
@@ -116,7 +116,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_replay_under_current_quotas_matches_broker_decisions(
     spark: SparkSession, ran: Path
 ) -> None:
-    from minibroker.pipeline.schemas import read_activity
+    from minibroker.pipeline.activity_table import read_activity
     from minibroker.pipeline.whatif import inputs, job
 
     events = events_of(spark, ran)
@@ -170,7 +170,7 @@ def work_summaries(events: list[dict[str, Any]]) -> Iterator[tuple[str, WorkSumm
 
 def predicted(spark: SparkSession, table: Path, quotas: Path) -> dict[str, dict[str, Any]]:
     """Return the prediction for each client under other quotas."""
-    from minibroker.pipeline.schemas import read_activity
+    from minibroker.pipeline.activity_table import read_activity
     from minibroker.pipeline.whatif import inputs, job
 
     settings = Settings.from_sources()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.pipeline import busy_rates, exchange
+from minibroker.pipeline import busy_rates, grouping
 from minibroker.pipeline.busy_rates import (
     EVENTS_PER_PART,
     PARTS_MAX,
@@ -24,8 +24,7 @@ from minibroker.pipeline.busy_rates import (
     serialized_series,
     series_of,
 )
-from minibroker.pipeline.quota_amounts import Events
-from minibroker.pipeline.quota_units import (
+from minibroker.pipeline.quota_amounts import (
     IP,
     LEVELS,
     MUTATION,
@@ -35,6 +34,7 @@ from minibroker.pipeline.quota_units import (
     UNITS,
     USER,
     USER_AND_CLIENT,
+    Events,
 )
 from minibroker.pipeline.recommend import Policy
 from tests.pipeline import reference_counts
@@ -154,7 +154,7 @@ def test_rates_of_split_events_match_plain_loop(
     table = arrow(events)
     tables = [table.slice(at, size) for at in range(0, len(table), size)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "CHUNK_ROWS", size)
+        patch.setattr(grouping, "CHUNK_ROWS", size)
         series = list(serialized_series(tables, level, parts))
     rows: list[Row] = []
     if series:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from minibroker.broker.quotas.file import parse, render
 from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
-from minibroker.pipeline.quota_lines import decision, head, quota_lines, rounded_to_set
-from minibroker.pipeline.quota_units import (
+from minibroker.pipeline.quota_amounts import (
     CLIENT,
     MUTATION,
     PRODUCE,
@@ -20,6 +19,7 @@ from minibroker.pipeline.quota_units import (
     USER,
     USER_AND_CLIENT,
 )
+from minibroker.pipeline.quota_lines import decision, head, quota_lines, rounded_to_set
 from minibroker.pipeline.recommend import BrokerNeed, Policy, QuotaDecision, Recommendation
 
 PLAIN = QuotaDecision(

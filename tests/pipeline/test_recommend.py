@@ -14,7 +14,8 @@ import pytest
 
 from minibroker.broker.quotas.rate import Rate
 from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
-from minibroker.pipeline.quota_units import CLIENT, PRODUCE, REQUEST, USER
+from minibroker.pipeline.activity_table import Function, scan_frame
+from minibroker.pipeline.quota_amounts import CLIENT, PRODUCE, REQUEST, USER
 from minibroker.pipeline.recommend import (
     Policy,
     QuotaDecision,
@@ -23,7 +24,6 @@ from minibroker.pipeline.recommend import (
     recommend,
     valued,
 )
-from minibroker.pipeline.scan import Function, scan_frame
 from tests.pipeline.duckdb_rates import ORACLE
 from tests.pipeline.sample_events import (
     Event,

@@ -131,7 +131,7 @@ def _place(path: str, master: str | None, conf: Mapping[str, str]) -> Path | Non
     """The local path; None if the path may be on another file system."""
     if not reads_this_machine(master, conf):
         return None
-    from minibroker.pipeline.files import on_disk  # Imports pyarrow, which takes a moment.
+    from minibroker.pipeline.activity_table import on_disk  # Imports pyarrow, which takes a moment.
 
     return on_disk(path)
 

@@ -153,11 +153,10 @@ def recommend(
         check_table_exists(table, master, conf)
     with running("recommend", master, conf) as spark:
         from minibroker.broker.quotas.file import render
+        from minibroker.pipeline.activity_table import read_activity, scan_of
         from minibroker.pipeline.quota_lines import head, quota_lines
         from minibroker.pipeline.recommend import Policy, level_of_clients, observed
         from minibroker.pipeline.recommend import recommend as decide
-        from minibroker.pipeline.scan import scan_of
-        from minibroker.pipeline.schemas import read_activity
 
         click.echo(f"reading {table}", err=True)
         events = read_activity(spark, table)
@@ -229,8 +228,8 @@ def described(coverage: EventCoverage) -> Iterator[str]:
 
 def summary(found: Recommendation) -> Iterator[str]:
     """The entities, largest value and default of each quota, and whether the sum fits."""
+    from minibroker.pipeline.quota_amounts import amount
     from minibroker.pipeline.quota_lines import decision, omission
-    from minibroker.pipeline.quota_units import amount
     from minibroker.pipeline.report import formats
 
     rows = []

@@ -103,15 +103,15 @@ def report(
         file = None if recommended is None else quota_file(recommended)
         check_table_exists(table, master, conf)
     with running("report", master, conf) as spark:
+        from minibroker.pipeline.activity_table import read_activity
         from minibroker.pipeline.report.aggregate import figures
-        from minibroker.pipeline.schemas import read_activity
 
         _say(f"reading {table}")
         activity = read_activity(spark, table)
         found = figures(activity, table, quarantined(spark, table))
         if file is not None:
-            from minibroker.pipeline.report.fits import fits
-            from minibroker.pipeline.scan import scan_of
+            from minibroker.pipeline.activity_table import scan_of
+            from minibroker.pipeline.report.aggregate import fits
 
             _say(f"comparing usage with {recommended}")
             scan = scan_of(activity, table)
@@ -170,7 +170,7 @@ def _with_proposals(
     closed_loop: bool,
 ) -> Figures:
     from minibroker.pipeline.commands.whatif import replayed
-    from minibroker.pipeline.report.outcomes import compared
+    from minibroker.pipeline.report.aggregate import compared
     from minibroker.pipeline.whatif import inputs, job
     from minibroker.pipeline.whatif.rows import CLOSED, OPEN
 

@@ -82,8 +82,7 @@ def watch(
     """Alert on throttling, nearly exhausted quotas, noisy neighbours and dropped events."""
     limits = WatchLimits(over=over / 100, intervals=intervals, noisy=noisy / 100)
     with readable_errors():
-        from minibroker.pipeline.cluster_access import cluster_access_of
-        from minibroker.pipeline.topic_lookup import find_activity_topic
+        from minibroker.pipeline.cluster_access import cluster_access_of, find_activity_topic
 
         broker = cluster_access_of(bootstrap, command_config)
         activity = find_activity_topic(broker)

@@ -100,8 +100,8 @@ def whatif(
         for path in (into, decisions):
             check_path_unused(path, master, conf)
     with running("whatif", master, conf) as spark:
+        from minibroker.pipeline.activity_table import read_activity
         from minibroker.pipeline.commands.usage import write
-        from minibroker.pipeline.schemas import read_activity
         from minibroker.pipeline.whatif import job
         from minibroker.pipeline.whatif.rows import CLOSED, OPEN
         from minibroker.pipeline.whatif.summary import accuracy_lines, summary

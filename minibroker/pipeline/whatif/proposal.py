@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -23,21 +23,10 @@ from minibroker.broker.quotas.entity import (
     sharing_group,
 )
 from minibroker.broker.quotas.types import INT_MAX, QuotaType
-from minibroker.pipeline.whatif.events import KINDS, NONE, Sharing, Terms
+from minibroker.pipeline.whatif.columns import KINDS, NONE, Sender, Sharing, Terms
 
 COLD: Final = -(2**62)
 """Earlier than any recorded time."""
-
-
-class Sender(NamedTuple):
-    """A sender of requests, with unmodified names. Each start of a broker is a new ``life``,
-    with empty counters.
-    """
-
-    broker: int
-    life: int
-    user: str
-    client_id: str
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import pytest
 from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
 from minibroker.broker.quotas.manager import ClientQuotaManager
 from minibroker.broker.quotas.types import QuotaType
-from minibroker.pipeline.whatif.events import KINDS, NONE
-from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender, Shares
+from minibroker.pipeline.whatif.columns import KINDS, NONE, Sender
+from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Shares
 from tests.broker.quotas.oracle import OracleLedger
 from tests.pipeline.whatif import random_workload
 
