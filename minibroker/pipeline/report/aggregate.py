@@ -393,7 +393,9 @@ def _used(seen: DataFrame, wanted: DataFrame) -> DataFrame:
 def in_force(activity: DataFrame) -> DataFrame:
     """The last bound of each entity that had one."""
     checks = F.array(*(_check(name, quota) for name, quota in _CHECKS.items()))
-    each = activity.select("time_us", "sequence", F.inline(F.array_compact(checks)))
+    # With `array_compact`, Spark would interpret the expression, and derive its type for each row.
+    each = activity.select("time_us", "sequence", F.explode(checks).alias("check"))
+    each = each.where("check is not null").select("time_us", "sequence", "check.*")
     last = F.max_by("bound", F.struct("time_us", "sequence")).alias("bound")
     return each.groupBy("quota", "check_user", "client_id").agg(last)
 

@@ -63,10 +63,12 @@ def by_interval(events: DataFrame, interval_s: int, late_s: int) -> DataFrame:
 
     Events that are more than ``late_s`` behind the latest one are ignored.
     """
-    parts = F.explode(F.array_compact(F.array(*_checks(), _party(), _dropped())))
+    # With `array_compact`, Spark would interpret the expression, and derive its type for each row.
+    parts = F.explode(F.array(*_checks(), _party(), _dropped()))
     every = F.window("at", f"{interval_s} seconds")
     return (
         events.select(F.timestamp_micros("time_us").alias("at"), "broker", "sequence", parts)
+        .where("col is not null")
         .withWatermark("at", f"{late_s} seconds")
         .groupBy(every, "broker", "col.what", "col.user", "col.client_id", "col.quota")
         .agg(
@@ -146,8 +148,13 @@ def _dropped() -> Column:
 
 def intervals(rows: DataFrame, limits: WatchLimits) -> list[WatchInterval]:
     """The intervals in ``rows`` of the aggregation, in order."""
+    rows.persist()  # Otherwise each part of the query would repeat the aggregation.
+    try:
+        bounded = _bounded(rows, limits).collect()
+    finally:
+        rows.unpersist()
     starts: dict[int, dict[str, Any]] = {}
-    for row in _bounded(rows, limits).collect():
+    for row in bounded:
         found = starts.setdefault(row.start_s, {})
         found.setdefault(row.what, []).append(row)
     return [_interval(start_s, starts[start_s]) for start_s in sorted(starts)]
@@ -265,11 +272,7 @@ def watch(
         rules.restore(state)
 
     def evaluate(rows: DataFrame, _: int) -> None:
-        rows.persist()  # Otherwise each query on it would repeat the aggregation.
-        try:
-            found = intervals(rows, rules.limits)
-        finally:
-            rows.unpersist()
+        found = intervals(rows, rules.limits)
         alerts = [alert for interval in found for alert in rules.evaluate(interval)]
         if alerts:
             send(alerts)

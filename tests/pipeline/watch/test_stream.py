@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import queue
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from minibroker.lab.activity.schema import VERSION
 from minibroker.pipeline.activity_table import ACTIVITY
 from minibroker.pipeline.hadoop import Files
+from minibroker.pipeline.report.aggregate import in_force
 from minibroker.pipeline.watch import stream as module
 from minibroker.pipeline.watch.alerts import Alert, Rule, State
 from minibroker.pipeline.watch.rules import Checked, ClientUsage, Rules, WatchInterval, WatchLimits
@@ -34,7 +36,7 @@ from tests.pipeline.report.sample_events import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 # Intervals ---------------------------------------------------------------------------------------
 
@@ -49,6 +51,15 @@ def quota_check(
 
 def seen(spark: SparkSession, found: Events) -> list[WatchInterval]:
     return intervals(by_interval(table(spark, found), 10, 10), WatchLimits(over=0.8))
+
+
+@pytest.mark.parametrize("aggregated", [lambda events: by_interval(events, 10, 0), in_force])
+def test_events_are_taken_apart_by_compiled_code(
+    spark: SparkSession, aggregated: Callable[[DataFrame], DataFrame]
+) -> None:
+    """Spark interprets functions of arrays, and derives their type again for each row."""
+    plan: Any = aggregated(table(spark, [request(0)]))._jdf.queryExecution().optimizedPlan()
+    assert "lambda" not in plan.toString()
 
 
 def test_interval_sums_its_events(spark: SparkSession) -> None:
