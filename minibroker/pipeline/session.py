@@ -256,7 +256,8 @@ def settings(environment: Mapping[str, str], master: str | None) -> dict[str, st
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": LOCAL_MEMORY,
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        # Spark's progress bar moves the cursor, so it is of no use in a file.
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         # A short job ends before the optimizing compiler and a parallel collector pay off.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         f" -Dlog4j2.configurationFile={_LOGGING.as_uri()}",

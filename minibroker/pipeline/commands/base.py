@@ -12,14 +12,12 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from minibroker.pipeline.errors import RUN_AGAIN, BadInput, PipelineError
-from minibroker.pipeline.progress import progress_printed
 from minibroker.pipeline.session import look_for_spark, reads_this_machine, session
 
 if TYPE_CHECKING:
@@ -138,12 +136,8 @@ def _place(path: str, master: str | None, conf: Mapping[str, str]) -> Path | Non
 
 @contextmanager
 def running(name: str, master: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
-    """A session for the job ``name``, with readable errors and its progress on standard error."""
-    with (
-        readable_errors(),
-        session(name, master=master, conf=conf) as spark,
-        progress_printed(spark, partial(click.echo, err=True)),
-    ):
+    """A session for the job ``name``, with readable errors."""
+    with readable_errors(), session(name, master=master, conf=conf) as spark:
         yield spark
 
 

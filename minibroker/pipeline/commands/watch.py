@@ -86,6 +86,8 @@ def watch(
 
         broker = cluster_access_of(bootstrap, command_config)
         activity = find_activity_topic(broker)
+    # Between alerts, Spark's progress bar would be shown for each interval.
+    conf = {"spark.ui.showConsoleProgress": "false", **conf}
     with running("watch", master, conf) as spark, _checkpoint_folder(checkpoint) as place:
         from minibroker.pipeline.watch.rules import Rules
         from minibroker.pipeline.watch.stream import (
