@@ -125,8 +125,8 @@ def sort_run(events: pa.Table) -> SortedRun:
     order = np.lexsort((brokers, sequences, times, ranks[entity_of], places))
     spans = spans_of(brokers, sequences)
     if spans_overlap(spans):
-        order = order[_first_ones(places, brokers, sequences)[order]]
-        kept = np.sort(order)
+        kept, _ = numbered(joined([places, brokers, sequences]))
+        order = order[np.isin(order, kept)]
         spans = spans_of(brokers[kept], sequences[kept])
     starts = starts_of(places[order], len(found) * BUCKETS)
     sorted_events = _taken(events, pa.array(order))
@@ -147,15 +147,6 @@ def _taken(events: pa.Table, order: pa.Array) -> pa.Table:
         for each in events.columns
     ]
     return pa.Table.from_arrays(columns, schema=events.schema)
-
-
-def _first_ones(*keys: Any) -> Any:
-    """Flag the rows that are the first with their keys."""
-    order = np.lexsort(keys[::-1])
-    again = np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys])
-    first = np.ones(len(order), np.bool_)
-    first[order[1:][again]] = False
-    return first
 
 
 def _entities(events: pa.Table) -> tuple[Any, Any, Any]:

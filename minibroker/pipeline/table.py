@@ -18,7 +18,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -38,7 +38,6 @@ from minibroker.pipeline.event_files import (
 from minibroker.pipeline.hadoop import ANOTHER, PLAIN, Files
 from minibroker.pipeline.sequence_spans import (
     NO_SPANS,
-    first_and_last,
     merge_spans,
     spans_from_json,
     spans_overlap,
@@ -119,17 +118,15 @@ class TableCommits:
         self._table.delete(STAGING)  # With the folder itself: this is the only writer.
 
     def _carry_out(self, step: Commit) -> None:
+        quarantine = self._quarantine.root.rstrip("/").rpartition("/")[2]
         for written, place in step.add.items():
             if self._table.exists(written):
                 self._table.rename(written, place)
         for written, place in step.aside.items():
             if self._table.exists(written):
-                self._move_aside(written, place)
+                self._table.rename(written, f"../{quarantine}/{place}")
         for place in step.remove:
             self._table.delete(place)
-
-    def _move_aside(self, written: str, place: str) -> None:
-        self._table.rename(written, f"../{_last(self._quarantine.root)}/{place}")
 
     def _load(self) -> Commit:
         names = [name for name in self._table.names(COMMITS) if not name.startswith(("_", "."))]
@@ -155,17 +152,10 @@ def _name(number: int) -> str:
     return f"{COMMITS}/{number:0{_DIGITS}d}.json"
 
 
-def _last(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]
-
-
 # The table ---------------------------------------------------------------------------------------
 
 FILES_MAX: Final = 16
 """Files of an hour's bucket that trigger a compaction."""
-BROKERS_MAX: Final = 64
-"""Brokers whose sequences are filtered separately; above that, one common range is used."""
-
 _KEYS: Final = ("broker", "sequence")
 
 
@@ -189,11 +179,8 @@ class Counts:
         return max(self.records - self.events - self.malformed, 0)
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.records + other.records,
-            self.events + other.events,
-            self.malformed + other.malformed,
-        )
+        sums = (one + more for one, more in zip(astuple(self), astuple(other), strict=True))
+        return Counts(*sums)
 
 
 @contextmanager
@@ -237,7 +224,9 @@ class Table:
         known = np.concatenate([self._known_spans(), spans])
         new = [one for one in written if one[0] != QUARANTINED]
         if spans_overlap(known):
-            new = self._write_new_events(new, first_and_last(spans))
+            new = self._write_new_events(
+                new, f"between {spans[:, 1].min()} and {spans[:, 2].max()}"
+            )
             counts = replace(counts, events=self._count(new))
         quarantined = [one for one in written if one[0] == QUARANTINED]
         self._commit(new, quarantined, [], progress, spans_to_json(merge_spans(known)))
@@ -294,9 +283,12 @@ class Table:
         return np.array(rows.collect(), np.int64).reshape(-1, 3)
 
     def _write_new_events(
-        self, written: list[tuple[str, str]], brokers: dict[int, tuple[int, int]]
+        self, written: list[tuple[str, str]], sequences: str
     ) -> list[tuple[str, str]]:
-        """Write the staged events that are not in the table yet; return their files."""
+        """Write the staged events that are not in the table yet; return their files.
+
+        ``sequences`` is a condition by which Spark skips files.
+        """
         folder = f"{self._ledger.staging}/fresh"
         paths = [self.files.path(file) for _, file in written]
         base = self.files.path(self._output_folder)
@@ -306,7 +298,7 @@ class Table:
         staged = staged.selectExpr(
             *ACTIVITY.fieldNames(), "substring_index(place, '.', 2) as place"
         ).dropDuplicates(["place", *_KEYS])
-        old = self._old_keys(places, brokers)
+        old = self._old_keys(places, sequences)
         if old is not None:
             staged = staged.join(old, list(_KEYS), "left_anti")
         self._write(staged, folder)
@@ -318,23 +310,14 @@ class Table:
         paths = [self.files.path(file) for _, file in written]
         return self.spark.read.schema("broker int").parquet(*paths).count()
 
-    def _old_keys(
-        self, places: Iterable[str], brokers: dict[int, tuple[int, int]]
-    ) -> DataFrame | None:
+    def _old_keys(self, places: Iterable[str], sequences: str) -> DataFrame | None:
         """Keys in the table that may equal keys of the step; None if there are none."""
         folders = [folder_of(place) for place in places]
         existing = [self.files.path(folder) for folder in folders if self.files.exists(folder)]
         if not existing:
             return None
-        if len(brokers) > BROKERS_MAX:
-            firsts, lasts = zip(*brokers.values(), strict=True)
-            condition = f"sequence between {min(firsts)} and {max(lasts)}"
-        else:
-            condition = " or ".join(
-                f"(broker = {broker} and sequence between {first} and {last})"
-                for broker, (first, last) in sorted(brokers.items())
-            )
-        return self.spark.read.schema(_part(ACTIVITY, _KEYS)).parquet(*existing).where(condition)
+        keys = self.spark.read.schema(_part(ACTIVITY, _KEYS)).parquet(*existing)
+        return keys.where(sequences)
 
     def _write(self, frame: DataFrame, folder: str) -> None:
         ordered = frame.repartition("place").sortWithinPartitions("place", *SORTED_BY)
