@@ -91,11 +91,11 @@ def whatif(
 ) -> None:
     """Show which clients other quotas would have throttled, when, and for how long."""
     with readable_errors():
-        from minibroker.pipeline.whatif import inputs
+        from minibroker.pipeline.whatif.proposal import counting_of, proposals_of, settings_of
 
-        settings = inputs.settings_of(pairs)
-        proposals = inputs.proposals_of(quotas, settings)
-        counting = inputs.counting_of(settings)
+        settings = settings_of(pairs)
+        proposals = proposals_of(quotas, settings)
+        counting = counting_of(settings)
         check_table_exists(table, master, conf)
         for path in (into, decisions):
             check_path_unused(path, master, conf)

@@ -52,7 +52,7 @@ class Task(NamedTuple):
     def proposal(self) -> Proposal:
         """Every client of every user has quotas of its own, so that all requests are looked at."""
         from minibroker.broker.settings import Settings
-        from minibroker.pipeline.whatif.inputs import proposal_of
+        from minibroker.pipeline.whatif.proposal import proposal_of
 
         line = f"--alter --user-defaults --client-defaults --add-config {self.quotas}"
         return proposal_of(line, "all", Settings.from_sources())
@@ -275,10 +275,10 @@ def usage(task: Task) -> Runs:
 def recommend(task: Task) -> Runs:
     """Recommend quotas for users, as the command does."""
     from minibroker.pipeline.activity_table import read_activity, scan_of
-    from minibroker.pipeline.commands.recommend import coverage_of
     from minibroker.pipeline.quota_amounts import USER
     from minibroker.pipeline.recommend import Policy, observed
     from minibroker.pipeline.recommend import recommend as decide
+    from minibroker.pipeline.report.aggregate import coverage
 
     policy = Policy()
     events = events_of(task.table)
@@ -286,7 +286,7 @@ def recommend(task: Task) -> Runs:
 
         def run() -> int:
             activity = read_activity(spark, str(task.table))
-            count = coverage_of(activity).written
+            count = coverage(activity, None).events
             scan = scan_of(activity, str(task.table))
             decide(observed(scan, USER, policy, count), USER, policy)
             return events

@@ -16,8 +16,7 @@ import pytest
 from minibroker.broker.quotas.file import QuotaFile, parse, render
 from minibroker.pipeline.activity_table import scan_frame
 from minibroker.pipeline.quota_amounts import CLIENT, USER, USER_AND_CLIENT, amount
-from minibroker.pipeline.quota_lines import quota_lines
-from minibroker.pipeline.recommend import Policy, Recommendation, observed, recommend
+from minibroker.pipeline.recommend import Policy, Recommendation, observed, quota_lines, recommend
 from minibroker.pipeline.report.aggregate import fits
 from minibroker.pipeline.report.figures import FITS_MAX, Fit
 from minibroker.pipeline.report.page import page
