@@ -9,8 +9,8 @@ per row. Kafka has no counterpart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +73,22 @@ def starts_of(groups: Ints, count: int) -> Ints:
     return found
 
 
+def interpolated(
+    starts: Ints, counts: Ints, share: float, value_at: Callable[[Ints], NDArray[Any]]
+) -> Floats:
+    """The percentile of each span that starts at one of ``starts`` and is not empty, interpolated
+    between the two nearest values as in SQL. ``value_at`` gives the values, which ascend within a
+    span, at some positions.
+    """
+    positions = (counts - 1) * share
+    below = np.floor(positions).astype(np.int64)
+    low = value_at(starts + below)
+    high = value_at(starts + np.minimum(below + 1, counts - 1))
+    above = positions - below
+    found: Floats = (1 - above) * low + above * high
+    return found
+
+
 def coded(texts: pa.Array | pa.ChunkedArray) -> tuple[Ints, pa.Array]:
     """(the number of each row's text, the texts by number); null has the number after the last."""
     if not pa.types.is_dictionary(texts.type):
@@ -116,17 +132,28 @@ def chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending).combine_chunks()
 
 
-def packed(batches: Iterable[pa.RecordBatch]) -> list[pa.Array]:
-    """Two columns with a row for each batch: its size in bytes, and its compressed bytes."""
-    bodies = [batch.serialize() for batch in batches]
-    return [
-        pa.array([body.size for body in bodies], pa.int32()),
-        # Copied to bytes: Arrow never releases a Python buffer passed to it.
-        pa.array([_CODEC.compress(body, asbytes=True) for body in bodies], pa.binary()),
-    ]
+def packed(keys: Mapping[str, Ints], batch: pa.RecordBatch, starts: Ints) -> pa.RecordBatch:
+    """A row for each slice of a batch, from one of ``starts`` to the next one.
+
+    Its columns are the slice's keys, its ``size`` in bytes, and its compressed ``content``.
+    """
+    ends = np.append(starts[1:], len(batch))
+    slices = [batch.slice(at, end - at).serialize() for at, end in zip(starts, ends, strict=True)]
+    # Copied to bytes: Arrow never releases a Python buffer passed to it.
+    content = [_CODEC.compress(body, asbytes=True) for body in slices]
+    sizes = pa.array([body.size for body in slices], pa.int32())
+    return pa.RecordBatch.from_pydict(
+        {**keys, "size": sizes, "content": pa.array(content, pa.binary())}
+    )
 
 
-def unpacked(sizes: pa.Array, bodies: pa.Array) -> Iterator[pa.Buffer]:
-    """The serialized batches of two columns that `packed` made."""
-    for size, body in zip(sizes.to_pylist(), bodies, strict=True):
-        yield _CODEC.decompress(body.as_buffer(), size)
+def unpacked(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema
+) -> Iterator[tuple[tuple[int, ...], pa.RecordBatch]]:
+    """The slices that `packed` made, each with its keys."""
+    for batch in batches:
+        *keys, sizes, content = batch.columns
+        all_keys = zip(*(key.to_pylist() for key in keys), strict=True)
+        for slice_keys, size, body in zip(all_keys, sizes.to_pylist(), content, strict=True):
+            plain = _CODEC.decompress(body.as_buffer(), size)
+            yield slice_keys, pa.ipc.read_record_batch(plain, schema)

@@ -38,6 +38,7 @@ from minibroker.pipeline.grouping import (
     chunks,
     coded,
     combined,
+    interpolated,
     joined,
     largest,
     numbered,
@@ -105,7 +106,7 @@ TOTAL_SUMS: Final = pa.schema(
         ("dropped", pa.int64()),
     ]
 )
-PARTIAL_SUMS_DDL: Final = "broker int, slice_us bigint, size int, cells binary"
+PARTIAL_SUMS_DDL: Final = "broker int, slice_us bigint, size int, content binary"
 """The Spark schema of partial sums."""
 
 _DIGITS: Final = 1000
@@ -220,38 +221,23 @@ def _serialized(cells: pa.RecordBatch, slice_us: int) -> pa.RecordBatch:
     slices_us = starts_us - starts_us % slice_us
     changes = (np.diff(brokers) != 0) | (np.diff(slices_us) != 0)
     cuts = np.concatenate(([0], np.flatnonzero(changes) + 1))
-    ends = np.append(cuts[1:], len(brokers))
-    size, body = packed(cells.slice(at, end - at) for at, end in zip(cuts, ends, strict=True))
-    return pa.RecordBatch.from_pydict(
-        {
-            "broker": pa.array(brokers[cuts].astype(np.int32)),
-            "slice_us": slices_us[cuts],
-            "size": size,
-            "cells": body,
-        }
-    )
+    keys = {"broker": brokers[cuts].astype(np.int32), "slice_us": slices_us[cuts]}
+    return packed(keys, cells, cuts)
 
 
 def _complete_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Deserialize cells, complete slices at a time, up to the size limit."""
     pending: list[pa.RecordBatch] = []
     size = 0
-    for _, slice_cells in itertools.groupby(_received(batches), itemgetter(0)):
+    for _, slice_cells in itertools.groupby(unpacked(batches, CELL), itemgetter(0)):
         for _, cells in slice_cells:
-            pending.append(pa.ipc.read_record_batch(cells, CELL))
-            size += cells.size
+            pending.append(cells)
+            size += cells.nbytes
         if size >= BATCH_BYTES:
             yield pa.Table.from_batches(pending)
             pending, size = [], 0
     if pending:
         yield pa.Table.from_batches(pending)
-
-
-def _received(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[int, int], pa.Buffer]]:
-    for batch in batches:
-        brokers, slices_us, sizes, cells = batch.columns
-        keys = zip(brokers.to_pylist(), slices_us.to_pylist(), strict=True)
-        yield from zip(keys, unpacked(sizes, cells), strict=True)
 
 
 # Cells to rows ---------------------------------------------------------------------------------
@@ -376,11 +362,9 @@ def percentiles(numbers: Ints, starts: Ints) -> Any:
     spans = np.flatnonzero(counts)
     found = np.full((len(PERCENTILES), len(counts)), np.nan)
     for row, percent in zip(found, PERCENTILES, strict=True):
-        positions = (counts[spans] - 1) * (percent / 100)
-        low, high = np.floor(positions).astype(np.int64), np.ceil(positions).astype(np.int64)
-        at_low, at_high = (latency_of(numbers[starts[spans] + at]) for at in (low, high))
-        between = (high - positions) * at_low + (positions - low) * at_high
-        row[spans] = np.where(low == high, at_low, between)
+        row[spans] = interpolated(
+            starts[spans], counts[spans], percent / 100, lambda at: latency_of(numbers[at])
+        )
     return found
 
 
@@ -398,65 +382,38 @@ class Kept(NamedTuple):
 
 COLUMNS: Final = (
     Kept("broker", "int", "", "`broker.id`"),
-    Kept(
-        "level",
-        "string",
-        "",
-        "the kind of entity: `broker`, `user`, `client`, `user+client` or `ip`",
-    ),
+    Kept("level", "string", "",
+         "the kind of entity: `broker`, `user`, `client`, `user+client` or `ip`"),
     Kept("user", "string", "", "name of the authenticated user; null on other levels"),
     Kept("client_id", "string", "", "client-id of the requests; null on other levels"),
     Kept("ip", "string", "", "IP address of the client; null on other levels"),
-    Kept(
-        "quota",
-        "string",
-        "",
-        "name of the quota: `producer_byte_rate`, `consumer_byte_rate`, "
-        "`request_percentage`, `controller_mutation_rate` or `connection_creation_rate`",
-    ),
+    Kept("quota", "string", "",
+         "name of the quota: `producer_byte_rate`, `consumer_byte_rate`, "
+         "`request_percentage`, `controller_mutation_rate` or `connection_creation_rate`"),
     Kept("start", "timestamp", "UTC", "start of the interval, inclusive"),
     Kept("seconds", "int", "s", "length of the interval"),
-    Kept(
-        "used",
-        "double",
-        "bytes, percent-seconds, partitions, connections",
-        "total usage, without rejected changes and bytes that a throttled fetch did not return",
-    ),
+    Kept("used", "double", "bytes, percent-seconds, partitions, connections",
+         "total usage, without rejected changes and bytes that a throttled fetch did not return"),
     Kept("rate", "double", "as the quota", "`used` per second, averaged over the interval"),
-    Kept(
-        "rate_max",
-        "double",
-        "as the quota",
-        "the highest rate that the broker measured for this entity; null if it "
-        "measured on another level or not at all",
-    ),
-    Kept(
-        "bound",
-        "double",
-        "as the quota",
-        "the quota in force for this entity, the highest if it changed; null if "
-        "there is none, and for IP addresses",
-    ),
+    Kept("rate_max", "double", "as the quota",
+         "the highest rate that the broker measured for this entity; null if it measured on "
+         "another level or not at all"),
+    Kept("bound", "double", "as the quota",
+         "the quota in force for this entity, the highest if it changed; null if there is none, "
+         "and for IP addresses"),
     Kept("requests", "double", "", "number of requests, or of connections for an IP address"),
     Kept("errors", "double", "", "number of failed requests, or of rejected connections"),
     Kept("throttled", "double", "", "number of requests or connections that this quota throttled"),
     Kept("throttle_ms", "double", "ms", "total throttle time"),
     Kept("throttle_max_ms", "int", "ms", "longest throttle"),
-    *(
-        Kept(f"latency_p{share}_ms", "double", "ms", f"{share}th percentile of the latency")
-        for share in PERCENTILES
-    ),
+    *(Kept(f"latency_p{share}_ms", "double", "ms", f"{share}th percentile of the latency")
+      for share in PERCENTILES),
     Kept("events", "bigint", "", "number of events, without extrapolation of samples"),
-    Kept(
-        "dropped", "bigint", "", "number of events that the broker could not write in this interval"
-    ),
-    Kept(
-        "coverage",
-        "double",
-        "0 to 1",
-        "share of the broker's events that were written in this interval",
-    ),
-)
+    Kept("dropped", "bigint", "",
+         "number of events that the broker could not write in this interval"),
+    Kept("coverage", "double", "0 to 1",
+         "share of the broker's events that were written in this interval"),
+)  # fmt: skip
 """All columns of the usage table, in their order."""
 _TABLE: Final = ", ".join(f"{column.name} {column.type}" for column in COLUMNS)
 _UTC: Final = pa.timestamp("us", "UTC")

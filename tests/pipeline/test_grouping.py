@@ -77,10 +77,10 @@ def test_chunks_end_at_rows_or_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(chunks([])) == []
 
 
-def test_packed_batches_are_unpacked_in_order() -> None:
-    tables = [numbers(0, 1000), numbers(7, 1), numbers(0, 0)]
-    batches = [table.combine_chunks().to_batches()[0] for table in tables[:2]]
-    sizes, bodies = packed(batches)
-    assert len(bodies[0].as_py()) < sizes[0].as_py()
-    found = [pa.ipc.read_record_batch(each, tables[0].schema) for each in unpacked(sizes, bodies)]
-    assert found == batches
+def test_packed_slices_are_unpacked_in_order() -> None:
+    [whole] = numbers(0, 1001).to_batches()
+    keys = {"part": np.array([3, 5]), "hour": np.array([7, 7])}
+    sent = packed(keys, whole, np.array([0, 1000]))
+    assert len(sent["content"][0].as_py()) < sent["size"][0].as_py()
+    found = list(unpacked([sent, sent.slice(2)], whole.schema))
+    assert found == [((3, 7), whole.slice(0, 1000)), ((5, 7), whole.slice(1000))]
