@@ -53,9 +53,6 @@ if TYPE_CHECKING:
 
     from minibroker.pipeline.activity_table import Scan
 
-ANONYMOUS: Final = "ANONYMOUS"
-"""The user of connections without authentication."""
-
 ENTITIES_MAX: Final = 20_000
 """Entities per quota with a line of their own: those that use most. All others share the default.
 """
@@ -289,7 +286,7 @@ def _computed_once(name: str, frame: DataFrame) -> Iterator[None]:
 
 def level_of_clients(events: DataFrame) -> str:
     """The user level if any user authenticated, else the client level."""
-    named = events.where(f"user <> '{ANONYMOUS}'").select("user").first()
+    named = events.where(f"user <> '{formats.ANONYMOUS}'").select("user").first()
     return CLIENT if named is None else USER
 
 

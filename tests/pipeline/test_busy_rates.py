@@ -168,13 +168,10 @@ def test_entity_is_in_the_same_part_in_every_chunk() -> None:
     events = [idle(at, f"user {at % 7}", 10, broker=at % 3) for at in range(210)]
     tables = [arrow(events[at : at + 21]) for at in range(0, 210, 21)]
     part_of: dict[tuple[Any, ...], set[int]] = defaultdict(set)
-    for batch in serialized_series(tables, USER, 1000):
-        for row in batch.to_pylist():
-            [_, body] = next(
-                iter(busy_rates._received([pa.RecordBatch.from_pylist([row], batch.schema)]))
-            )
-            for series in pa.ipc.read_record_batch(body, busy_rates.SERIES).to_pylist():
-                part_of[series["broker"], series["user"]].add(row["part"])
+    sent = serialized_series(tables, USER, 1000)
+    for (part,), series in grouping.unpacked(sent, busy_rates.SERIES):
+        for row in series.to_pylist():
+            part_of[row["broker"], row["user"]].add(part)
     assert len(part_of) == 21
     assert all(len(parts) == 1 for parts in part_of.values())
     assert len({part for parts in part_of.values() for part in parts}) > 15

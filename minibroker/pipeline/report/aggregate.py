@@ -24,8 +24,8 @@ from minibroker.broker.quotas.file import QuotaFile, QuotaLine
 from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
 from minibroker.pipeline.activity_table import Scan, sent_bytes
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.quota_amounts import CHECKS, CLIENT, IP, USER, USER_AND_CLIENT
-from minibroker.pipeline.recommend import Policy, rates
+from minibroker.pipeline.quota_amounts import CHECKS, IP, USER
+from minibroker.pipeline.recommend import TYPES, Policy, rates
 from minibroker.pipeline.report import formats
 from minibroker.pipeline.report.figures import (
     BROKERS_MAX,
@@ -80,7 +80,9 @@ def figures(activity: DataFrame, source: str, quarantined: int | None = None) ->
             entity_count=slots.select("user", "client_id").distinct().count(),
             points=_points(slots, leaders[:SERIES_MAX]),
             latency=latency,
-            connections=_connections(activity, step_s),
+            connections=tuple(
+                ConnectionTotals(*row) for row in connections(activity, step_s).collect()
+            ),
             heat=_heat(activity, slots, step_s, cover.last_us),
         )
     finally:
@@ -279,10 +281,6 @@ def throttles(throttled_requests: DataFrame, step_s: int, last_us: int) -> DataF
     )
 
 
-def _connections(activity: DataFrame, step_s: int) -> tuple[ConnectionTotals, ...]:
-    return tuple(ConnectionTotals(*row) for row in connections(activity, step_s).collect())
-
-
 def connections(activity: DataFrame, step_s: int) -> DataFrame:
     """Connections accepted, delayed, refused and closed in each slot, ordered by time."""
 
@@ -305,19 +303,13 @@ def connections(activity: DataFrame, step_s: int) -> DataFrame:
 
 # Quotas and usage --------------------------------------------------------------------------------
 
-_LEVELS: Final = {
-    frozenset({USERS}): USER,
-    frozenset({CLIENTS}): CLIENT,
-    frozenset({USERS, CLIENTS}): USER_AND_CLIENT,
-    frozenset({IPS}): IP,
-}
+_LEVELS: Final = {frozenset(types): level for level, types in TYPES.items()}
 _NAMES: Final = ("user", "client_id", "ip", "quota")
 _WANTED: Final = (
     "level string, user string, client_id string, ip string, quota string, check_user string, "
     "recommended double, entity string, reason string"
 )
 _PERCENTILES: Final = (50, 99)
-_CHECKS: Final = {field: key for key, field in CHECKS.items()}
 
 
 def fits(
@@ -392,7 +384,7 @@ def _used(seen: DataFrame, wanted: DataFrame) -> DataFrame:
 
 def in_force(activity: DataFrame) -> DataFrame:
     """The last bound of each entity that had one."""
-    checks = F.array(*(_check(name, quota) for name, quota in _CHECKS.items()))
+    checks = F.array(*(_check(name, quota) for quota, name in CHECKS.items()))
     # With `array_compact`, Spark would interpret the expression, and derive its type for each row.
     each = activity.select("time_us", "sequence", F.explode(checks).alias("check"))
     each = each.where("check is not null").select("time_us", "sequence", "check.*")

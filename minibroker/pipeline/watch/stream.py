@@ -54,7 +54,6 @@ from minibroker.pipeline.watch.rules import (
 CHECKED_MAX: Final = 20_000
 """Quotas evaluated in an interval: those with the highest usage. Others raise no alerts."""
 
-_CHECKS: Final = {field: key for key, field in CHECKS.items()}
 _CHECK, _PARTY, _DROPPED = "check", "party", "dropped"
 
 
@@ -108,7 +107,7 @@ def _part(what: str, **given: Column) -> Column:
 
 
 def _checks() -> Iterator[Column]:
-    for name, quota in _CHECKS.items():
+    for quota, name in CHECKS.items():
         throttled_ms = F.col(f"{name}.throttle_ms")
         # For mutations the field is the remaining tokens, not a rate.
         rate = F.lit(None) if name == "mutation" else F.col(f"{name}.rate")
