@@ -23,19 +23,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.pipeline.exchange import chunks, packed, unpacked
 from minibroker.pipeline.grouping import (
     Floats,
     Ints,
     added,
+    chunks,
     coded,
     combined,
+    interpolated,
     joined,
     numbered,
+    packed,
     starts_of,
+    unpacked,
 )
-from minibroker.pipeline.quota_amounts import PER_EVENT, Events, Names
-from minibroker.pipeline.quota_units import IP, LEVELS, NAMES, QUOTAS, UNITS
+from minibroker.pipeline.quota_amounts import (
+    IP,
+    LEVELS,
+    NAMES,
+    PER_EVENT,
+    QUOTAS,
+    UNITS,
+    Events,
+    Names,
+)
 
 EVENTS_PER_PART: Final = 1_000_000
 PARTS_MIN: Final = 64
@@ -56,7 +67,7 @@ SERIES: Final = pa.schema(
 """What an entity used of a quota, given by its index in ``QUOTAS``, in seconds since 1970 that
 ascend. ``throttled`` is in ``PER_EVENT``. The names that the level doesn't have are null.
 """
-PARTS_DDL: Final = "part int, size int, series binary"
+PARTS_DDL: Final = "part int, size int, content binary"
 """The Spark schema of serialized series."""
 
 RATES: Final = pa.schema(
@@ -101,9 +112,9 @@ def rates_of_parts(
     batches: Iterable[pa.RecordBatch], windows: Windows, percentiles: Sequence[float]
 ) -> Iterator[pa.RecordBatch]:
     """Columns as in ``RATES``, from all series, sorted by part."""
-    for _, rows in itertools.groupby(_received(batches), itemgetter(0)):
-        series = [pa.ipc.read_record_batch(body, SERIES) for _, body in rows]
-        yield rates_of(pa.Table.from_batches(series), windows, percentiles)
+    for _, rows in itertools.groupby(unpacked(batches, SERIES), itemgetter(0)):
+        series = pa.Table.from_batches(series for _, series in rows)
+        yield rates_of(series, windows, percentiles)
 
 
 def rates_of(series: pa.Table, windows: Windows, percentiles: Sequence[float]) -> pa.RecordBatch:
@@ -116,7 +127,10 @@ def rates_of(series: pa.Table, windows: Windows, percentiles: Sequence[float]) -
     quotas = seconds.quotas
     unit = np.array([UNITS.get(quota, 1) for quota in QUOTAS])[quotas]
     busy_s = np.diff(starts)
-    at = [_at_share(ascending, starts[:-1], busy_s, each / 100) / unit for each in percentiles]
+    at = [
+        interpolated(starts[:-1], busy_s, each / 100, ascending.__getitem__) / unit
+        for each in percentiles
+    ]
     offsets = pa.array(np.arange(0, len(heads) * len(at) + 1, len(at), dtype=np.int32))
     columns = [
         series["broker"].to_numpy()[heads],
@@ -222,9 +236,7 @@ def _by_part(series: pa.Table, parts: int) -> pa.RecordBatch:
     starts = starts_of(of_series[order], parts)
     [whole] = series.take(order).combine_chunks().to_batches()
     filled = np.flatnonzero(np.diff(starts))
-    size, body = packed(whole.slice(starts[at], starts[at + 1] - starts[at]) for at in filled)
-    columns = [pa.array(filled.astype(np.int32)), size, body]
-    return pa.RecordBatch.from_arrays(columns, ["part", "size", "series"])
+    return packed({"part": filled.astype(np.int32)}, whole, starts[filled])
 
 
 def _parts(series: pa.Table, parts: int) -> Ints:
@@ -236,12 +248,6 @@ def _parts(series: pa.Table, parts: int) -> Ints:
         hashed = hashed * _MIX ^ np.array([*texts, 0], np.uint64)[numbers]
     found: Ints = ((hashed * _MIX >> _HALF_BITS) % np.uint64(parts)).astype(np.int64)
     return found
-
-
-def _received(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Buffer]]:
-    for batch in batches:
-        parts, sizes, bodies = batch.columns
-        yield from zip(parts.to_pylist(), unpacked(sizes, bodies), strict=True)
 
 
 # Averages --------------------------------------------------------------------------------------
@@ -288,12 +294,3 @@ def average(seconds: BusySeconds, windows: Windows) -> Floats:
         before = np.searchsorted(moments, moments - of_rows, "right")
         rates = np.maximum(rates, (sums[1:] - sums[before]) / of_rows)
     return rates
-
-
-def _at_share(ascending: Floats, starts: Ints, counts: Ints, share: float) -> Floats:
-    """The percentile of each span, interpolated between the two nearest values as in SQL."""
-    positions = (counts - 1) * share
-    below = np.floor(positions).astype(np.int64)
-    low, high = (ascending[starts + at] for at in (below, np.minimum(below + 1, counts - 1)))
-    found: Floats = low + (high - low) * (positions - below)
-    return found

@@ -1,15 +1,20 @@
-"""A live broker for Spark's Kafka connector: its addresses and the job's credentials.
+"""A live broker for Spark's Kafka connector: its addresses, the job's credentials, its topic.
 
-Owns the connector's options, and the messages for connection, authentication and authorization
-failures; it must never open a connection. Invariant: no secret is an option, because Spark writes
-options into plans, logs and errors; Kafka's client reads secrets from the properties file itself,
-on the machine where it runs (Kafka's ``FileConfigProvider``).
+Owns the connector's options, the check before Spark starts whether the activity topic can be read,
+and the messages for connection, authentication and authorization failures. It must never open a
+connection: minibroker's own command checks the topic in a separate process, because a job can't
+import the layers above it. Invariant: that check ends within ``PATIENCE_S``, whatever the peer
+does; no secret is an option or an argument, because Spark writes options into plans, logs and
+errors. Kafka's client reads secrets from the properties file itself, on the machine where it runs
+(Kafka's ``FileConfigProvider``).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,13 +33,17 @@ from minibroker.broker.security.client_properties import (
     read_client_properties,
     tls_context,
 )
+from minibroker.broker.settings.definitions import ACTIVITY_ENABLE
 from minibroker.broker.settings.settings import ConfigError, SettingEntry
 from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline.errors import BadInput
+from minibroker.python_command import python_command
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
+
+# Access ------------------------------------------------------------------------------------------
 
 PROVIDERS: Final = {
     "config.providers": "file",
@@ -238,3 +247,52 @@ def _failure_text(broker: ClusterAccess, sign: _KnownFailure, seen: str) -> str:
     entry = broker.client.given.get(sign.setting)
     where = broker.client.file if entry is None else entry.where
     return f"{where}: {reason}: {sign.remedy}"
+
+
+# The topic ---------------------------------------------------------------------------------------
+
+PATIENCE_S: Final = 45.0
+"""The command itself gives up after ten seconds without an answer from an address."""
+_ERROR_PREFIX: Final = "minibroker: "
+"""The prefix of each line of the command's errors."""
+_COMMAND_OPTION: Final = "--bootstrap-server"
+_NO_TOPIC: Final = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class ReachableTopic(NamedTuple):
+    """The broker's description of the topic."""
+
+    id: str
+    starts: dict[int, int]
+    """The first available offset of each partition."""
+
+
+def find_activity_topic(broker: ClusterAccess) -> ReachableTopic:
+    """Describe the activity topic. Raises BadInput if it can't be reached, read or found."""
+    # JSON output omits the topic's configs, which need an additional permission.
+    program = "from minibroker.cli import main; main()"
+    command = python_command(program, "topics", "describe", TOPIC, "--json")
+    command += ["-b", broker.bootstrap]
+    if broker.client is not None:
+        command += [OPTION, str(broker.client.file)]
+    try:
+        asked = subprocess.run(  # noqa: S603 - our own command
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BadInput(failure_reason(broker, f"no answer in {PATIENCE_S:g} s")) from None
+    if asked.returncode:
+        raise BadInput(failure_reason(broker, asked.stderr))
+    rows = [json.loads(line) for line in asked.stdout.splitlines()]
+    return ReachableTopic(rows[0]["topic_id"], {row["partition"]: row["start"] for row in rows})
+
+
+def failure_reason(broker: ClusterAccess, complaint: str) -> str:
+    """Explain the command's error in terms of the job's options."""
+    if _NO_TOPIC in complaint:
+        return (
+            f"{broker.bootstrap} has no topic {TOPIC}, because it records no activity: start the"
+            f" broker with --set {ACTIVITY_ENABLE.name}=true"
+        )
+    message = complaint.strip().removeprefix(_ERROR_PREFIX).replace(_COMMAND_OPTION, "--from")
+    return explain(message, broker) or message

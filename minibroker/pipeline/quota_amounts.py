@@ -1,9 +1,10 @@
-"""How much an event counts for each quota, vectorized in Arrow.
+"""Quotas, their levels and units, and how much an event counts for each, vectorized in Arrow.
 
 Owns the rules by which quotas count, and the fields that they use; it must never know Spark, or
-what is done with the amounts. Invariant: amounts are integers and each event is judged by itself,
-so neither the order nor the partitioning of events matters. Kafka's rules are spread over
-``KafkaApis``, ``ClientQuotaManager``, ``ControllerMutationQuota`` and ``ConnectionQuotas``.
+what is done with the amounts. Invariant: amounts are integers in ``UNITS`` and each event is judged
+by itself, so neither the order nor the partitioning of events matters. The quotas' names are
+Kafka's configs; its rules are spread over ``KafkaApis``, ``ClientQuotaManager``,
+``ControllerMutationQuota`` and ``ConnectionQuotas``.
 """
 
 from __future__ import annotations
@@ -16,21 +17,49 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
+from minibroker.broker.quotas.types import (
+    BY_KEY,
+    CLIENT_QUOTA_KEYS,
+    CONNECTION_CREATION_RATE,
+    QuotaType,
+)
 from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
 from minibroker.pipeline.grouping import Flags, Floats, Ints, coded
-from minibroker.pipeline.quota_units import (
-    CHECKS,
-    CLIENT,
-    FETCH,
-    LEVELS,
-    MUTATION,
-    NAMES,
-    PRODUCE,
-    REQUEST,
-    USER,
-    USER_AND_CLIENT,
-)
+from minibroker.pipeline.report import formats
+
+# Quotas and levels -------------------------------------------------------------------------------
+
+BROKER, USER, CLIENT, USER_AND_CLIENT, IP = "broker", "user", "client", "user+client", "ip"
+LEVELS: Final[dict[str, tuple[str, ...]]] = {
+    BROKER: (),
+    USER: ("user",),
+    CLIENT: ("client_id",),
+    USER_AND_CLIENT: ("user", "client_id"),
+    IP: ("ip",),
+}
+"""The levels at which usage is aggregated, and the names that identify an entity of each."""
+NAMES: Final = ("user", "client_id", "ip")
+
+PRODUCE: Final = QuotaType.PRODUCE.row.config_key
+FETCH: Final = QuotaType.FETCH.row.config_key
+REQUEST: Final = QuotaType.REQUEST.row.config_key
+MUTATION: Final = QuotaType.CONTROLLER_MUTATION.row.config_key
+QUOTAS: Final = tuple(BY_KEY)
+CHECKS: Final = {
+    key: kind.row.check_field for key, kind in CLIENT_QUOTA_KEYS.items() if kind.row.check_field
+}
+"""The event field that holds the broker's check of each client quota."""
+UNITS: Final = {REQUEST: 10_000_000}
+"""Nanoseconds in one percent-second; other quantities are counted in their own unit."""
+
+
+def amount(quota: str, rate: float) -> str:
+    """Format a rate of a quota: `1.2 MB/s`, `12 %`, `3 partitions/s`."""
+    unit = BY_KEY[quota].row.unit
+    return formats.amount(rate, unit) if unit == "B/s" else f"{formats.figure(rate)} {unit}"
+
+
+# Amounts of events -------------------------------------------------------------------------------
 
 _PLAIN: Final = (
     *("broker", "kind", "time_us", "sample", *NAMES, "api_key", "exempt", "request_bytes"),

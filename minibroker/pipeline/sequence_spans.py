@@ -61,14 +61,6 @@ def _sorted(spans: Any) -> Any:
     return spans[np.lexsort((spans[:, 1], spans[:, 0]))]
 
 
-def first_and_last(spans: Any) -> dict[int, tuple[int, int]]:
-    """The first and last sequence of each broker."""
-    found: dict[int, tuple[int, int]] = {}
-    for broker, first, last in merge_spans(spans).tolist():
-        found[broker] = found.get(broker, (first, last))[0], last
-    return found
-
-
 def spans_to_json(spans: Any) -> dict[str, list[int]]:
     """Lists of alternating first and last sequences, by broker."""
     return {

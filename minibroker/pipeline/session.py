@@ -1,27 +1,172 @@
-"""Creates the Spark session of a job.
+"""Creates the Spark session of a job, and reports in one line why Spark can't start.
 
-Owns the defaults of a local session, and the errors if Spark can't start; it must never know what a
-job does. Invariant: under ``spark-submit``, or with a master other than ``local``, no setting of
-the cluster is overridden; only the time zone is set, because results depend on it. Spark's
-counterpart is ``SparkSession.builder``.
+Owns the defaults of a local session, the validation of a master's URL, and what Spark and its JVM
+print while they start; it must never know what a job does. Invariant: under ``spark-submit``, or
+with a master other than ``local``, no setting of the cluster is overridden; only the time zone is
+set, because results depend on it. A failed start is one exception with the cause, and nothing else
+is printed; a start that succeeds prints what Spark prints. Spark itself retries an unreachable
+master for a minute, and prints a stack trace each time.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from minibroker.pipeline.errors import SparkMissing
-from minibroker.pipeline.spark_start import check_master, one_error
+from minibroker.pipeline.errors import SparkMissing, SparkNotStarted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Start of the JVM --------------------------------------------------------------------------------
+
+CONNECT_S: Final = 5.0
+"""Time to connect to a master."""
+
+PRINTED_MAX: Final = 256 * 1024
+"""Bytes that are kept of what is printed during the start; later ones are dropped if it fails."""
+
+CAUSE_MAX: Final = 300
+"""Characters of a cause."""
+
+_LOCAL: Final = re.compile(r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\]")
+_KILLED: Final = re.compile(r"Application has been killed. Reason: (.+)")
+_CAUSED_BY: Final = re.compile(
+    r"^(?:Caused by)?: ([\w.$]+(?:Exception|Error))(?:: (.+))?$", re.MULTILINE
+)
+_THROWN: Final = re.compile(r'^Exception in thread "[^"]*" [\w.$]+: ')
+_JVM_COMPLAINT: Final = re.compile(
+    r"^.*(?:Invalid|Unrecognized|Unsupported|[Uu]nresolved|Could not|Improperly|[Ee]rror|Exception)"
+    r".*$",
+    re.MULTILINE,
+)
+
+
+def check_master(master: str) -> None:
+    """Raise SparkNotStarted if the URL is malformed, or no master can be reached at it."""
+    scheme, _, rest = master.partition("://")
+    if scheme == "spark" and rest:
+        _check_reachable(master, rest.split(","))
+    elif not (_LOCAL.fullmatch(master) or master == "yarn" or (scheme == "k8s" and rest)):
+        raise SparkNotStarted(
+            f"--master {master} is no URL of a Spark master: give local[*], local[4],"
+            " spark://host:port, yarn or k8s://https://host:port"
+        )
+
+
+def _check_reachable(master: str, places: list[str]) -> None:
+    failures = []
+    for place in places:
+        host, _, port = place.rpartition(":")
+        if not (host and port.isdecimal() and 0 < int(port) < 65536):
+            raise SparkNotStarted(
+                f"--master {master}: '{place}' is not host:port; the URL of a master is"
+                " spark://host:7077"
+            )
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        except OSError as error:
+            failures.append(f"{place}: {error.strerror or error}")
+        else:
+            return
+    raise SparkNotStarted(
+        f"no Spark master can be reached at {master} ({'; '.join(failures)}): start it, correct the"
+        " URL, or leave out --master to use this machine"
+    )
+
+
+class Printed:
+    """What this process and the JVM write to standard error during a start."""
+
+    def __init__(self, reads: int, writes: int) -> None:
+        self._reads, self._writes = reads, writes
+        self._kept = bytearray()
+        self._passes: bool | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def text(self) -> str:
+        """What was written so far."""
+        with self._lock:
+            return self._kept.decode("utf-8", "replace")
+
+    def end(self, *, passes: bool) -> None:
+        """Pass everything to standard error from now on, or nothing."""
+        with self._lock:
+            self._passes = passes
+            if passes:
+                self._write(bytes(self._kept))
+            self._kept.clear()
+
+    def run(self) -> None:
+        """Read until every process has closed its end."""
+        while content := os.read(self._reads, 65536):
+            with self._lock:
+                if self._passes:
+                    self._write(content)
+                elif self._passes is None and len(self._kept) < PRINTED_MAX:
+                    self._kept += content
+        os.close(self._reads)
+
+    def _write(self, content: bytes) -> None:
+        while content:
+            content = content[os.write(self._writes, content) :]
+
+
+@contextmanager
+def one_error() -> Iterator[None]:
+    """Context in which Spark starts: raises SparkNotStarted instead of any other exception."""
+    reads, writes = os.pipe()
+    stderr = os.dup(2)
+    printed = Printed(reads, stderr)
+    os.dup2(writes, 2)
+    os.close(writes)
+    threading.Thread(target=printed.run, name="spark-stderr", daemon=True).start()
+    try:
+        yield
+    except Exception as error:
+        os.dup2(stderr, 2)
+        cause = cause_of(str(error), printed.text)
+        printed.end(passes=False)
+        raise SparkNotStarted(
+            f"Spark did not start: {cause}; check --master and --conf, and that JAVA_HOME, or the"
+            " java on the path, is Java 17 or 21"
+        ) from error
+    except BaseException:
+        os.dup2(stderr, 2)
+        printed.end(passes=False)
+        raise
+    os.dup2(stderr, 2)
+    printed.end(passes=True)
+
+
+def cause_of(error: str, printed: str) -> str:
+    """The cause in the text of an exception, or in what a JVM printed that exited."""
+    killed = _KILLED.search(printed)
+    if killed:
+        return _shortened(killed[1])
+    causes = _CAUSED_BY.findall(error)
+    if causes:
+        name, text = causes[-1]
+        return _shortened(text or name)
+    complaint = _JVM_COMPLAINT.search(printed)
+    return _shortened(complaint[0] if complaint else error.strip().partition("\n")[0])
+
+
+def _shortened(cause: str) -> str:
+    return _THROWN.sub("", cause.strip()).rstrip(".")[:CAUSE_MAX]
+
+
+# The session -------------------------------------------------------------------------------------
 
 CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 """Spark's own connector to Kafka, for ``spark.jars.packages``; Maven Central has no 4.2.1 of it."""
@@ -111,7 +256,8 @@ def settings(environment: Mapping[str, str], master: str | None) -> dict[str, st
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": LOCAL_MEMORY,
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        # Spark's progress bar moves the cursor, so it is of no use in a file.
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         # A short job ends before the optimizing compiler and a parallel collector pay off.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         f" -Dlog4j2.configurationFile={_LOGGING.as_uri()}",

@@ -1,11 +1,15 @@
 """Writes an activity table: ingest steps, and compaction of small files.
 
-Owns the parts of a step: write to staging, remove events that the table has already, commit. It
-must never know where records come from or what is printed. Invariant: a step and its source's
-progress are committed together or not at all, and an event, identified by (broker, sequence), is in
-the table once however often it is ingested. Spans of sequences usually prove that a step contains
-only new events; otherwise its hours and buckets are compared, because a duplicate is in the same
-ones.
+Owns the parts of a step: write to staging, remove events that the table has already, commit. A
+commit is one small file, which lists the files to add, those to remove, and the progress of the
+source. That file makes the step permanent; moving the files may follow later, and the next run
+completes it after a kill. It must never know where records come from or what is printed. Invariant:
+the table's contents and the progress are those of the last commit, and an event, identified by
+(broker, sequence), is in the table once however often it is ingested. Spark's file sink has a
+similar log, but can't replace files.
+
+Spans of sequences usually prove that a step contains only new events; otherwise its hours and
+buckets are compared, because a duplicate is in the same ones.
 """
 
 from __future__ import annotations
@@ -14,19 +18,26 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from minibroker.pipeline.event_writer import FOOTER, OUTPUT_DDL, place_folder, write_events
-from minibroker.pipeline.hadoop import PLAIN, Files
-from minibroker.pipeline.layout import COUNTED, QUARANTINED, SORTED_BY, folder_of
-from minibroker.pipeline.ledger import TableCommits
-from minibroker.pipeline.schemas import ACTIVITY, ACTIVITY_TABLE, BUCKET, HOUR
+from minibroker.pipeline.activity_table import ACTIVITY, ACTIVITY_TABLE, BUCKET, HOUR
+from minibroker.pipeline.errors import BadInput, PipelineError
+from minibroker.pipeline.event_files import (
+    COUNTED,
+    FOOTER,
+    OUTPUT_DDL,
+    QUARANTINED,
+    SORTED_BY,
+    folder_of,
+    place_folder,
+    write_events,
+)
+from minibroker.pipeline.hadoop import ANOTHER, PLAIN, Files
 from minibroker.pipeline.sequence_spans import (
     NO_SPANS,
-    first_and_last,
     merge_spans,
     spans_from_json,
     spans_overlap,
@@ -37,11 +48,114 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+# Commits -----------------------------------------------------------------------------------------
+
+COMMITS: Final = "_commits"
+STAGING: Final = "_staging"
+"""Spark ignores names with a leading underscore."""
+VERSION: Final = 1
+_DIGITS: Final = 12
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One step. Paths are relative to the table; targets in ``aside`` to the quarantine."""
+
+    number: int = 0
+    add: dict[str, str] = field(default_factory=dict)
+    """Staged file -> its path in the table."""
+    aside: dict[str, str] = field(default_factory=dict)
+    """Staged file -> its path in the quarantine."""
+    remove: list[str] = field(default_factory=list)
+    progress: dict[str, Any] = field(default_factory=dict)
+    """Source -> how much of it was read."""
+    held: dict[str, list[int]] | None = None
+    """Broker -> sequences in the table, as in ``spans_to_json``; None if unknown."""
+
+
+class TableCommits:
+    """A table's commits; there may be only one writer at a time."""
+
+    def __init__(self, table: Files, quarantine: Files) -> None:
+        self._table = table
+        self._quarantine = quarantine
+        self.last = self._load()
+        self._carry_out(self.last)
+        table.delete(STAGING)
+
+    @property
+    def staging(self) -> str:
+        """The folder for the next step's files, relative to the table."""
+        return f"{STAGING}/{self.last.number + 1}"
+
+    def commit(
+        self,
+        *,
+        add: dict[str, str],
+        aside: dict[str, str],
+        remove: list[str],
+        progress: dict[str, Any],
+        held: dict[str, list[int]] | None,
+    ) -> None:
+        """Commit a step; ``progress`` has the sources that advanced.
+
+        Raises PipelineError if another writer started since, because it deletes the staged
+        files.
+        """
+        done = {**self.last.progress, **progress}
+        before = self.last
+        needed = [*add, *aside, *([_name(before.number)] if before.number else [])]
+        for name in needed:
+            if not self._table.exists(name):
+                raise PipelineError(f"{self._table.path(name)} was removed: {ANOTHER}")
+        step = Commit(before.number + 1, add, aside, remove, done, held)
+        text = json.dumps({"version": VERSION, **step.__dict__})
+        self._table.write_new(_name(step.number), text)
+        self._carry_out(step)
+        self.last = step
+        if before.number:
+            self._table.delete(_name(before.number))
+        self._table.delete(STAGING)  # With the folder itself: this is the only writer.
+
+    def _carry_out(self, step: Commit) -> None:
+        quarantine = self._quarantine.root.rstrip("/").rpartition("/")[2]
+        for written, place in step.add.items():
+            if self._table.exists(written):
+                self._table.rename(written, place)
+        for written, place in step.aside.items():
+            if self._table.exists(written):
+                self._table.rename(written, f"../{quarantine}/{place}")
+        for place in step.remove:
+            self._table.delete(place)
+
+    def _load(self) -> Commit:
+        names = [name for name in self._table.names(COMMITS) if not name.startswith(("_", "."))]
+        if not names:
+            return Commit()
+        name = f"{COMMITS}/{names[-1]}"
+        try:
+            found = json.loads(self._table.read(name))
+            version = found.pop("version")
+            if version != VERSION:
+                raise BadInput(
+                    f"{self._table.path(name)} has version {version}, but this minibroker supports"
+                    f" only version {VERSION}: use the minibroker that wrote it"
+                )
+            return Commit(**found)
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(
+                f"{self._table.path(name)} cannot be read ({error}): ingest into a new path"
+            ) from error
+
+
+def _name(number: int) -> str:
+    return f"{COMMITS}/{number:0{_DIGITS}d}.json"
+
+
+# The table ---------------------------------------------------------------------------------------
+
 FILES_MAX: Final = 16
 """Files of an hour's bucket that trigger a compaction."""
-BROKERS_MAX: Final = 64
-"""Brokers whose sequences are filtered separately; above that, one common range is used."""
-
 _KEYS: Final = ("broker", "sequence")
 
 
@@ -65,11 +179,8 @@ class Counts:
         return max(self.records - self.events - self.malformed, 0)
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.records + other.records,
-            self.events + other.events,
-            self.malformed + other.malformed,
-        )
+        sums = (one + more for one, more in zip(astuple(self), astuple(other), strict=True))
+        return Counts(*sums)
 
 
 @contextmanager
@@ -113,7 +224,9 @@ class Table:
         known = np.concatenate([self._known_spans(), spans])
         new = [one for one in written if one[0] != QUARANTINED]
         if spans_overlap(known):
-            new = self._write_new_events(new, first_and_last(spans))
+            new = self._write_new_events(
+                new, f"between {spans[:, 1].min()} and {spans[:, 2].max()}"
+            )
             counts = replace(counts, events=self._count(new))
         quarantined = [one for one in written if one[0] == QUARANTINED]
         self._commit(new, quarantined, [], progress, spans_to_json(merge_spans(known)))
@@ -170,9 +283,12 @@ class Table:
         return np.array(rows.collect(), np.int64).reshape(-1, 3)
 
     def _write_new_events(
-        self, written: list[tuple[str, str]], brokers: dict[int, tuple[int, int]]
+        self, written: list[tuple[str, str]], sequences: str
     ) -> list[tuple[str, str]]:
-        """Write the staged events that are not in the table yet; return their files."""
+        """Write the staged events that are not in the table yet; return their files.
+
+        ``sequences`` is a condition by which Spark skips files.
+        """
         folder = f"{self._ledger.staging}/fresh"
         paths = [self.files.path(file) for _, file in written]
         base = self.files.path(self._output_folder)
@@ -182,7 +298,7 @@ class Table:
         staged = staged.selectExpr(
             *ACTIVITY.fieldNames(), "substring_index(place, '.', 2) as place"
         ).dropDuplicates(["place", *_KEYS])
-        old = self._old_keys(places, brokers)
+        old = self._old_keys(places, sequences)
         if old is not None:
             staged = staged.join(old, list(_KEYS), "left_anti")
         self._write(staged, folder)
@@ -194,23 +310,14 @@ class Table:
         paths = [self.files.path(file) for _, file in written]
         return self.spark.read.schema("broker int").parquet(*paths).count()
 
-    def _old_keys(
-        self, places: Iterable[str], brokers: dict[int, tuple[int, int]]
-    ) -> DataFrame | None:
+    def _old_keys(self, places: Iterable[str], sequences: str) -> DataFrame | None:
         """Keys in the table that may equal keys of the step; None if there are none."""
         folders = [folder_of(place) for place in places]
         existing = [self.files.path(folder) for folder in folders if self.files.exists(folder)]
         if not existing:
             return None
-        if len(brokers) > BROKERS_MAX:
-            firsts, lasts = zip(*brokers.values(), strict=True)
-            condition = f"sequence between {min(firsts)} and {max(lasts)}"
-        else:
-            condition = " or ".join(
-                f"(broker = {broker} and sequence between {first} and {last})"
-                for broker, (first, last) in sorted(brokers.items())
-            )
-        return self.spark.read.schema(_part(ACTIVITY, _KEYS)).parquet(*existing).where(condition)
+        keys = self.spark.read.schema(_part(ACTIVITY, _KEYS)).parquet(*existing)
+        return keys.where(sequences)
 
     def _write(self, frame: DataFrame, folder: str) -> None:
         ordered = frame.repartition("place").sortWithinPartitions("place", *SORTED_BY)

@@ -49,8 +49,8 @@ as well.
 
 def events_of(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
     """The events that a broker left in its data directory, taken into a table, in their order."""
+    from minibroker.pipeline.activity_table import read_activity
     from minibroker.pipeline.ingest import ingest_directory
-    from minibroker.pipeline.schemas import read_activity
     from minibroker.pipeline.table import Table
 
     path = str(folder / "activity")
@@ -116,13 +116,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_replay_under_current_quotas_matches_broker_decisions(
     spark: SparkSession, ran: Path
 ) -> None:
-    from minibroker.pipeline.schemas import read_activity
-    from minibroker.pipeline.whatif import inputs, job
+    from minibroker.pipeline.activity_table import read_activity
+    from minibroker.pipeline.whatif import job
+    from minibroker.pipeline.whatif.proposal import counting_of, proposals_of
 
     events = events_of(spark, ran)
     settings = Settings.from_sources()
-    proposals = inputs.proposals_of([str(ran / "in-force.quotas")], settings)
-    counting = inputs.counting_of(settings)
+    proposals = proposals_of([str(ran / "in-force.quotas")], settings)
+    counting = counting_of(settings)
     activity = read_activity(spark, str(ran / "activity"))
     decided = job.decisions(activity, proposals, counting).toArrow().to_pylist()
     same, differ = compared(events, {row["sequence"]: row for row in decided})
@@ -170,14 +171,15 @@ def work_summaries(events: list[dict[str, Any]]) -> Iterator[tuple[str, WorkSumm
 
 def predicted(spark: SparkSession, table: Path, quotas: Path) -> dict[str, dict[str, Any]]:
     """Return the prediction for each client under other quotas."""
-    from minibroker.pipeline.schemas import read_activity
-    from minibroker.pipeline.whatif import inputs, job
+    from minibroker.pipeline.activity_table import read_activity
+    from minibroker.pipeline.whatif import job
+    from minibroker.pipeline.whatif.proposal import counting_of, proposals_of
 
     settings = Settings.from_sources()
     rows = job.whatif(
         read_activity(spark, str(table)),
-        inputs.proposals_of([str(quotas)], settings),
-        inputs.counting_of(settings),
+        proposals_of([str(quotas)], settings),
+        counting_of(settings),
         closed=True,
     )
     return {row["client_id"]: row for row in rows.toArrow().to_pylist() if row["start_us"] is None}

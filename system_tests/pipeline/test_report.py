@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from minibroker.lab.activity.schema import VERSION
+from minibroker.pipeline.activity_table import ACTIVITY
 from minibroker.pipeline.report import formats
-from minibroker.pipeline.schemas import ACTIVITY
 from system_tests.harness.browser import WIDE, Browser
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
 

@@ -24,7 +24,7 @@ import pytest
 
 from minibroker.broker.settings import Settings
 from minibroker.lab.activity.schema import TOPIC, ActivityKind
-from minibroker.pipeline.whatif import inputs
+from minibroker.pipeline.whatif.proposal import counting_of, proposals_of
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.replay_accuracy import Comparison, compare_decisions
 from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -128,8 +128,8 @@ def recorded_events(folder: Path) -> pa.Table:
 def differing(events: pa.Table, quotas: Path) -> tuple[int, int, list[dict[str, object]]]:
     """Decisions, throttles that are equal, and what differs with its reason."""
     settings = Settings.from_sources()
-    counting = inputs.counting_of(settings)
-    replay = Replay(inputs.proposals_of([str(quotas)], settings), counting, answers=True)
+    counting = counting_of(settings)
+    replay = Replay(proposals_of([str(quotas)], settings), counting, answers=True)
     replay.feed(events)
     replay.settle()
     equal, *others = compare_decisions(replay, events, counting, {}).to_pylist()

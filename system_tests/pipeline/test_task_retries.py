@@ -18,7 +18,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from minibroker.pipeline.event_writer import OUTPUT_DDL, write_events
+from minibroker.pipeline.event_files import OUTPUT_DDL, write_events
 from minibroker.pipeline.session import session
 from minibroker.pipeline.table import Counts, Table
 from system_tests.harness.waiting import SPARK_PATIENCE_S

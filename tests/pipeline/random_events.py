@@ -21,8 +21,7 @@ from minibroker.lab.activity.schema import (
     ActivityKind,
     ActivityType,
 )
-from minibroker.pipeline.decoding import OBJECT_SCHEMA, Batch, decode, flattened
-from minibroker.pipeline.events import needed
+from minibroker.pipeline.decoding import OBJECT_SCHEMA, Batch, decode, flattened, needed
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.records import Record, build_batch
 

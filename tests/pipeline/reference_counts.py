@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from minibroker.pipeline.quota_units import FETCH, MUTATION, PRODUCE, REQUEST
+from minibroker.pipeline.quota_amounts import FETCH, MUTATION, PRODUCE, REQUEST
 
 Event = dict[str, Any]
 

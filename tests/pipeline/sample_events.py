@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from minibroker.lab.activity.schema import FIELDS, VERSION
-from minibroker.pipeline.schemas import ACTIVITY
+from minibroker.pipeline.activity_table import ACTIVITY
 
 START_S: Final = 1_793_577_600
 """2 November 2026, 0:00 UTC."""

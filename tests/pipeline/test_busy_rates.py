@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.pipeline import busy_rates, exchange
+from minibroker.pipeline import busy_rates, grouping
 from minibroker.pipeline.busy_rates import (
     EVENTS_PER_PART,
     PARTS_MAX,
@@ -24,8 +24,7 @@ from minibroker.pipeline.busy_rates import (
     serialized_series,
     series_of,
 )
-from minibroker.pipeline.quota_amounts import Events
-from minibroker.pipeline.quota_units import (
+from minibroker.pipeline.quota_amounts import (
     IP,
     LEVELS,
     MUTATION,
@@ -35,6 +34,7 @@ from minibroker.pipeline.quota_units import (
     UNITS,
     USER,
     USER_AND_CLIENT,
+    Events,
 )
 from minibroker.pipeline.recommend import Policy
 from tests.pipeline import reference_counts
@@ -154,7 +154,7 @@ def test_rates_of_split_events_match_plain_loop(
     table = arrow(events)
     tables = [table.slice(at, size) for at in range(0, len(table), size)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "CHUNK_ROWS", size)
+        patch.setattr(grouping, "CHUNK_ROWS", size)
         series = list(serialized_series(tables, level, parts))
     rows: list[Row] = []
     if series:
@@ -168,13 +168,10 @@ def test_entity_is_in_the_same_part_in_every_chunk() -> None:
     events = [idle(at, f"user {at % 7}", 10, broker=at % 3) for at in range(210)]
     tables = [arrow(events[at : at + 21]) for at in range(0, 210, 21)]
     part_of: dict[tuple[Any, ...], set[int]] = defaultdict(set)
-    for batch in serialized_series(tables, USER, 1000):
-        for row in batch.to_pylist():
-            [_, body] = next(
-                iter(busy_rates._received([pa.RecordBatch.from_pylist([row], batch.schema)]))
-            )
-            for series in pa.ipc.read_record_batch(body, busy_rates.SERIES).to_pylist():
-                part_of[series["broker"], series["user"]].add(row["part"])
+    sent = serialized_series(tables, USER, 1000)
+    for (part,), series in grouping.unpacked(sent, busy_rates.SERIES):
+        for row in series.to_pylist():
+            part_of[row["broker"], row["user"]].add(part)
     assert len(part_of) == 21
     assert all(len(parts) == 1 for parts in part_of.values())
     assert len({part for parts in part_of.values() for part in parts}) > 15

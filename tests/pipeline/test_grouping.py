@@ -1,12 +1,26 @@
+"""Chunks of events, and batches that are exchanged as bytes."""
+
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.pipeline import grouping
-from minibroker.pipeline.grouping import added, joined, largest, numbered, starts_of
+from minibroker.pipeline.grouping import (
+    added,
+    chunks,
+    joined,
+    largest,
+    numbered,
+    packed,
+    starts_of,
+    unpacked,
+)
+
+# Groups ------------------------------------------------------------------------------------------
 
 SMALL = st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4)))
 
@@ -43,3 +57,30 @@ def test_groups_are_added_up_and_compared() -> None:
     assert added(groups, 3, np.array([True, False, True, True])).tolist() == [2, 0, 1]
     most = largest(groups, 3, np.array([1.5, np.nan, 0.5, -2.0]))
     assert np.array_equal(most, [1.5, np.nan, -2.0], equal_nan=True)
+
+
+# Exchange between tasks --------------------------------------------------------------------------
+
+
+def numbers(first: int, count: int) -> pa.Table:
+    return pa.table({"number": range(first, first + count)})
+
+
+def test_chunks_end_at_rows_or_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = [numbers(0, 5), numbers(5, 1), numbers(6, 0), numbers(6, 7)]
+    monkeypatch.setattr(grouping, "CHUNK_ROWS", 4)
+    found = list(chunks(tables))
+    assert [len(chunk) for chunk in found] == [4, 6, 3]
+    assert pa.concat_tables(found).equals(numbers(0, 13))
+    monkeypatch.setattr(grouping, "CHUNK_BYTES", 8)
+    assert [len(chunk) for chunk in chunks(tables)] == [4, 1, 1, 4, 3]
+    assert list(chunks([])) == []
+
+
+def test_packed_slices_are_unpacked_in_order() -> None:
+    [whole] = numbers(0, 1001).to_batches()
+    keys = {"part": np.array([3, 5]), "hour": np.array([7, 7])}
+    sent = packed(keys, whole, np.array([0, 1000]))
+    assert len(sent["content"][0].as_py()) < sent["size"][0].as_py()
+    found = list(unpacked([sent, sent.slice(2)], whole.schema))
+    assert found == [((3, 7), whole.slice(0, 1000)), ((5, 7), whole.slice(1000))]

@@ -1,15 +1,39 @@
-"""Values that events add to quotas in Arrow, compared with the check of each event."""
+"""Rates formatted in the unit of their quota."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
-from minibroker.pipeline.files import TEXTS
-from minibroker.pipeline.quota_amounts import Events
-from minibroker.pipeline.quota_units import LEVELS
+from minibroker.pipeline.activity_table import TEXTS
+from minibroker.pipeline.quota_amounts import LEVELS, NAMES, QUOTAS, UNITS, Events, amount
 from tests.pipeline import reference_counts
 from tests.pipeline.sample_events import arrow, fetched, many, produced, request
+
+# Quotas and levels -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("quota", "rate", "text"),
+    [
+        ("producer_byte_rate", 1_200_000, "1.2 MB/s"),
+        ("consumer_byte_rate", 12, "12 B/s"),
+        ("request_percentage", 12, "12 %"),
+        ("controller_mutation_rate", 3, "3 partitions/s"),
+        ("connection_creation_rate", 3, "3 connections/s"),
+    ],
+)
+def test_rate_is_printed_in_unit_of_its_quota(quota: str, rate: float, text: str) -> None:
+    assert amount(quota, rate) == text
+    assert quota in QUOTAS
+
+
+def test_levels_use_exactly_the_known_names() -> None:
+    assert {name for names in LEVELS.values() for name in names} == set(NAMES)
+    assert set(UNITS) <= set(QUOTAS)
+
+
+# Amounts of events -------------------------------------------------------------------------------
 
 
 def as_files_have_it(table: pa.Table) -> pa.Table:

@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.pipeline.sequence_spans import (
-    NO_SPANS,
-    first_and_last,
     merge_spans,
     spans_from_json,
     spans_of,
@@ -64,11 +62,6 @@ def test_joined_spans_fill_smallest_gap_first() -> None:
 def test_spans_json_round_trip_is_equal(spans: list[tuple[int, int, int]]) -> None:
     found = merge_spans(rows(spans))
     assert spans_from_json(json.loads(json.dumps(spans_to_json(found)))).tolist() == found.tolist()
-
-
-def test_ends_are_first_and_last_sequence_per_broker() -> None:
-    assert first_and_last(rows([(2, 5, 6), (1, 3, 3), (1, 0, 1)])) == {1: (0, 3), 2: (5, 6)}
-    assert first_and_last(NO_SPANS) == {}
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 1025]), st.integers(0, 9))))

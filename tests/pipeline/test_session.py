@@ -1,17 +1,155 @@
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from minibroker.pipeline.errors import SparkMissing
-from minibroker.pipeline.session import connector_missing, settings, start
+from minibroker.pipeline.errors import SparkMissing, SparkNotStarted
+from minibroker.pipeline.session import (
+    cause_of,
+    check_master,
+    connector_missing,
+    one_error,
+    settings,
+    start,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Start of the JVM --------------------------------------------------------------------------------
+
+STARTS = (
+    "import sys\nfrom minibroker.pipeline.commands.base import running\n"
+    "import click\n"
+    "@click.command()\ndef job():\n"
+    "  with running('job', 'local[1]', dict(each.split('=') for each in sys.argv[1:])): pass\n"
+    "job([])"
+)
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[4]", "local[*,3]", "local-cluster[2,1,1024]", "yarn",
+     "k8s://https://host:6443"],
+)  # fmt: skip
+def test_master_without_port_to_reach_is_accepted(master: str) -> None:
+    check_master(master)
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["nowhere", "local[]", "local[x]", "local[0]", "locl[2]", "spark:", "spark://", "k8s://"],
+)
+def test_unknown_master_is_rejected_with_the_known_ones(master: str) -> None:
+    with pytest.raises(SparkNotStarted, match=r"is no URL of a Spark master: give local\[\*\]"):
+        check_master(master)
+
+
+@pytest.mark.parametrize("place", ["head", "head:", ":7077", "head:port", "head:70770"])
+def test_master_without_port_is_rejected(place: str) -> None:
+    with pytest.raises(SparkNotStarted, match="is not host:port"):
+        check_master(f"spark://{place}")
+
+
+def test_one_reachable_master_is_enough(listening: int, closed_port: int) -> None:
+    check_master(f"spark://127.0.0.1:{closed_port},127.0.0.1:{listening}")
+    with pytest.raises(SparkNotStarted, match=rf"127.0.0.1:{closed_port}: Connection refused"):
+        check_master(f"spark://127.0.0.1:{closed_port}")
+
+
+EXITED = "[JAVA_GATEWAY_EXITED] Java gateway exited"
+UNBOUND = (
+    "An error occurred while calling None.X.\n: org.apache.spark.SparkException: no master\n"
+    "\tat a.b\nCaused by: java.net.BindException: Permission denied.\n\tat c"
+)
+NO_HEAP = (
+    "WARNING: Using incubator modules\nInvalid maximum heap size: -Xmx15xx\n"
+    "Error: Could not create the Java Virtual Machine."
+)
+THROWN = (
+    'Exception in thread "main" org.apache.spark.SparkException: Executor memory must be positive\n'
+    "\tat x"
+)
+KILLED = (
+    "ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are"
+    " unresponsive! Giving up.\n"
+)
+STOPPED = ": java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext"
+
+
+@pytest.mark.parametrize(
+    ("error", "printed", "cause"),
+    [
+        (UNBOUND, "WARN Error", "Permission denied"),
+        (STOPPED, KILLED, "All masters are unresponsive! Giving up"),
+        ("x\n: java.lang.NullPointerException\n\tat a", "", "java.lang.NullPointerException"),
+        (EXITED, NO_HEAP, "Invalid maximum heap size: -Xmx15xx"),
+        (EXITED, THROWN, "Executor memory must be positive"),
+        (f"{EXITED}\nmore", "", EXITED),
+    ],
+)
+def test_cause_is_one_line(error: str, printed: str, cause: str) -> None:
+    assert cause_of(error, printed) == cause
+
+
+def _started(start: Callable[[], None]) -> None:
+    with one_error():
+        start()
+
+
+def test_what_is_printed_during_a_start_appears_only_if_it_succeeds(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def failed() -> None:
+        os.write(2, b"a stack trace\n")
+        raise OSError("no port")
+
+    with pytest.raises(SparkNotStarted, match="Spark did not start: no port;"):
+        _started(failed)
+    with one_error():
+        os.write(2, b"a warning\n")
+    os.write(2, b"later\n")
+    printed = ""
+    while "a warning" not in printed or "later" not in printed:
+        printed += capfd.readouterr().err
+    assert "a stack trace" not in printed
+
+
+@pytest.mark.parametrize(
+    ("setting", "cause"),
+    [("spark.driver.memory=15xx", "heap size"), ("spark.driver.port=1", "startPort should be")],
+)
+def test_wrong_setting_is_reported_as_one_line(setting: str, cause: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS, setting], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: Spark did not start: ")
+    assert cause in line
+
+
+# The session -------------------------------------------------------------------------------------
 
 SUBMITTED = {"PYSPARK_GATEWAY_PORT": "4711"}
 

@@ -12,14 +12,12 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from minibroker.pipeline.errors import RUN_AGAIN, BadInput, PipelineError
-from minibroker.pipeline.progress import progress_printed
 from minibroker.pipeline.session import look_for_spark, reads_this_machine, session
 
 if TYPE_CHECKING:
@@ -131,19 +129,15 @@ def _place(path: str, master: str | None, conf: Mapping[str, str]) -> Path | Non
     """The local path; None if the path may be on another file system."""
     if not reads_this_machine(master, conf):
         return None
-    from minibroker.pipeline.files import on_disk  # Imports pyarrow, which takes a moment.
+    from minibroker.pipeline.activity_table import on_disk  # Imports pyarrow, which takes a moment.
 
     return on_disk(path)
 
 
 @contextmanager
 def running(name: str, master: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
-    """A session for the job ``name``, with readable errors and its progress on standard error."""
-    with (
-        readable_errors(),
-        session(name, master=master, conf=conf) as spark,
-        progress_printed(spark, partial(click.echo, err=True)),
-    ):
+    """A session for the job ``name``, with readable errors."""
+    with readable_errors(), session(name, master=master, conf=conf) as spark:
         yield spark
 
 

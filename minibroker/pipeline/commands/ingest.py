@@ -23,9 +23,8 @@ from minibroker.pipeline.commands.base import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.pipeline.cluster_access import ClusterAccess
+    from minibroker.pipeline.cluster_access import ClusterAccess, ReachableTopic
     from minibroker.pipeline.table import Counts, Table
-    from minibroker.pipeline.topic_lookup import ReachableTopic
 
 INGEST_EXAMPLES = """Examples:
 
@@ -113,8 +112,7 @@ def ingest(
             param_hint="--into",
         )
     with readable_errors():
-        from minibroker.pipeline.cluster_access import cluster_access_of
-        from minibroker.pipeline.topic_lookup import find_activity_topic
+        from minibroker.pipeline.cluster_access import cluster_access_of, find_activity_topic
 
         broker = cluster_access_of(source, command_config) if is_broker else None
         topic = None if broker is None else find_activity_topic(broker)

@@ -1,7 +1,7 @@
 """``recommend``: writes a quota file with a quota for each entity, and its reasons.
 
-Owns the options and the summary; quotas and reasons are decided by ``recommend`` and
-``quota_lines`` of ``minibroker.pipeline``. It must never contact a broker. Invariant: the file is
+Owns the options and the summary; quotas and reasons are decided by
+``minibroker.pipeline.recommend``. It must never contact a broker. Invariant: the file is
 written atomically, and gaps in the activity are reported before the results. Kafka has no
 counterpart.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -34,9 +34,8 @@ from minibroker.pipeline.commands.base import (
 from minibroker.pipeline.commands.report import write
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from minibroker.pipeline.recommend import Recommendation
+    from minibroker.pipeline.report.figures import Coverage
 
 EXAMPLES = """Examples:
 
@@ -147,26 +146,31 @@ def recommend(
             f"there is no directory {into.absolute().parent}", param_hint="--into"
         )
     with readable_errors():
-        from minibroker.pipeline.whatif.inputs import settings_of
+        from minibroker.pipeline.whatif.proposal import settings_of
 
         settings = settings_of(pairs)
         check_table_exists(table, master, conf)
     with running("recommend", master, conf) as spark:
         from minibroker.broker.quotas.file import render
-        from minibroker.pipeline.quota_lines import head, quota_lines
-        from minibroker.pipeline.recommend import Policy, level_of_clients, observed
+        from minibroker.pipeline.activity_table import read_activity, scan_of
+        from minibroker.pipeline.recommend import (
+            Policy,
+            head,
+            level_of_clients,
+            observed,
+            quota_lines,
+        )
         from minibroker.pipeline.recommend import recommend as decide
-        from minibroker.pipeline.scan import scan_of
-        from minibroker.pipeline.schemas import read_activity
+        from minibroker.pipeline.report.aggregate import coverage
 
         click.echo(f"reading {table}", err=True)
         events = read_activity(spark, table)
-        coverage = coverage_of(events)
-        coverage_lines = list(described(coverage))
+        cover = coverage(events, None)
+        coverage_lines = list(described(cover))
         level = LEVELS[who] if who else level_of_clients(events)
         policy = Policy(**of_broker(settings) | {k: v for k, v in given.items() if v is not None})
-        click.echo(f"measuring rates in {coverage.written:,} events", err=True)
-        rates = observed(scan_of(events, table), level, policy, coverage.written)
+        click.echo(f"measuring rates in {cover.events:,} events", err=True)
+        rates = observed(scan_of(events, table), level, policy, cover.events)
         found = decide(rates, level, policy)
         lines = quota_lines(found)
     if not lines:
@@ -188,32 +192,14 @@ def of_broker(settings: Settings) -> dict[str, Any]:
     }
 
 
-class EventCoverage(NamedTuple):
-    """The period and the completeness of the events."""
-
-    written: int
-    first_us: int
-    last_us: int
-    dropped: int
-    sample: float
-
-
-def coverage_of(events: DataFrame) -> EventCoverage:
-    """Measure the period and the completeness of ``events``."""
-    [row] = events.selectExpr(
-        "count(sample)", "min(time_us)", "max(time_us)", "coalesce(sum(dropped), 0)", "min(sample)"
-    ).collect()
-    return EventCoverage(*row)
-
-
-def described(coverage: EventCoverage) -> Iterator[str]:
+def described(coverage: Coverage) -> Iterator[str]:
     """Describe the period and the completeness of the events."""
     from minibroker.pipeline.report import formats
 
-    if not coverage.written:
+    if not coverage.events:
         return
     period = formats.period(coverage.first_us, coverage.last_us)
-    yield f"{formats.many(coverage.written, 'event')}, {period}."
+    yield f"{formats.many(coverage.events, 'event')}, {period}."
     if coverage.dropped:
         yield (
             f"Warning: {formats.many(coverage.dropped, 'more event')} could not be written, so"
@@ -229,8 +215,8 @@ def described(coverage: EventCoverage) -> Iterator[str]:
 
 def summary(found: Recommendation) -> Iterator[str]:
     """The entities, largest value and default of each quota, and whether the sum fits."""
-    from minibroker.pipeline.quota_lines import decision, omission
-    from minibroker.pipeline.quota_units import amount
+    from minibroker.pipeline.quota_amounts import amount
+    from minibroker.pipeline.recommend import decision, omission
     from minibroker.pipeline.report import formats
 
     rows = []

@@ -96,22 +96,22 @@ def report(
         if given and not quotas:
             raise click.UsageError(f"{option} requires --quotas FILE")
     with readable_errors():
-        from minibroker.pipeline.whatif.inputs import settings_of
+        from minibroker.pipeline.whatif.proposal import settings_of
 
         settings = settings_of(pairs)
         proposals = proposed(quotas, settings, closed_loop=closed_loop)
         file = None if recommended is None else quota_file(recommended)
         check_table_exists(table, master, conf)
     with running("report", master, conf) as spark:
+        from minibroker.pipeline.activity_table import read_activity
         from minibroker.pipeline.report.aggregate import figures
-        from minibroker.pipeline.schemas import read_activity
 
         _say(f"reading {table}")
         activity = read_activity(spark, table)
         found = figures(activity, table, quarantined(spark, table))
         if file is not None:
-            from minibroker.pipeline.report.fits import fits
-            from minibroker.pipeline.scan import scan_of
+            from minibroker.pipeline.activity_table import scan_of
+            from minibroker.pipeline.report.aggregate import fits
 
             _say(f"comparing usage with {recommended}")
             scan = scan_of(activity, table)
@@ -152,7 +152,7 @@ def proposed(paths: Sequence[str], settings: Settings, *, closed_loop: bool) -> 
     """The quotas of each file. Raises BadInput, before Spark starts."""
     from minibroker.pipeline.errors import BadInput
     from minibroker.pipeline.report.figures import PROPOSALS_MAX
-    from minibroker.pipeline.whatif.inputs import proposals_of
+    from minibroker.pipeline.whatif.proposal import proposals_of
 
     most = PROPOSALS_MAX // (2 if closed_loop else 1)
     if len(paths) > most:
@@ -170,11 +170,12 @@ def _with_proposals(
     closed_loop: bool,
 ) -> Figures:
     from minibroker.pipeline.commands.whatif import replayed
-    from minibroker.pipeline.report.outcomes import compared
-    from minibroker.pipeline.whatif import inputs, job
+    from minibroker.pipeline.report.aggregate import compared
+    from minibroker.pipeline.whatif import job
+    from minibroker.pipeline.whatif.proposal import counting_of
     from minibroker.pipeline.whatif.rows import CLOSED, OPEN
 
-    counting = inputs.counting_of(settings)
+    counting = counting_of(settings)
     counting = replace(counting, counted_from_ms=job.counted_from(activity, counting))
     outcome = replayed(activity, found.source, proposals, counting, closed_loop=closed_loop)
     loops = [OPEN, CLOSED] if closed_loop else [OPEN]

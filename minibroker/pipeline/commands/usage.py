@@ -87,8 +87,7 @@ def usage(
 def aggregate_usage(spark: SparkSession, table: str, every_s: int) -> DataFrame:
     """The usage of an activity table."""
     from minibroker.pipeline import usage as job
-    from minibroker.pipeline.scan import scan_of
-    from minibroker.pipeline.schemas import read_activity
+    from minibroker.pipeline.activity_table import read_activity, scan_of
 
     return job.usage_by(scan_of(read_activity(spark, table), table), every_s)
 
@@ -110,7 +109,7 @@ def write(found: DataFrame, into: str) -> None:
 
 def summary(found: DataFrame) -> Iterator[str]:
     """The number of dropped events, and the largest users of each quota."""
-    from minibroker.pipeline.quota_units import BROKER, IP, REQUEST, USER_AND_CLIENT, amount
+    from minibroker.pipeline.quota_amounts import BROKER, IP, REQUEST, USER_AND_CLIENT, amount
     from minibroker.pipeline.report import formats
 
     [of_brokers] = (

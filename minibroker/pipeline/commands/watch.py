@@ -82,11 +82,12 @@ def watch(
     """Alert on throttling, nearly exhausted quotas, noisy neighbours and dropped events."""
     limits = WatchLimits(over=over / 100, intervals=intervals, noisy=noisy / 100)
     with readable_errors():
-        from minibroker.pipeline.cluster_access import cluster_access_of
-        from minibroker.pipeline.topic_lookup import find_activity_topic
+        from minibroker.pipeline.cluster_access import cluster_access_of, find_activity_topic
 
         broker = cluster_access_of(bootstrap, command_config)
         activity = find_activity_topic(broker)
+    # Between alerts, Spark's progress bar would be shown for each interval.
+    conf = {"spark.ui.showConsoleProgress": "false", **conf}
     with running("watch", master, conf) as spark, _checkpoint_folder(checkpoint) as place:
         from minibroker.pipeline.watch.rules import Rules
         from minibroker.pipeline.watch.stream import (

@@ -91,17 +91,17 @@ def whatif(
 ) -> None:
     """Show which clients other quotas would have throttled, when, and for how long."""
     with readable_errors():
-        from minibroker.pipeline.whatif import inputs
+        from minibroker.pipeline.whatif.proposal import counting_of, proposals_of, settings_of
 
-        settings = inputs.settings_of(pairs)
-        proposals = inputs.proposals_of(quotas, settings)
-        counting = inputs.counting_of(settings)
+        settings = settings_of(pairs)
+        proposals = proposals_of(quotas, settings)
+        counting = counting_of(settings)
         check_table_exists(table, master, conf)
         for path in (into, decisions):
             check_path_unused(path, master, conf)
     with running("whatif", master, conf) as spark:
+        from minibroker.pipeline.activity_table import read_activity
         from minibroker.pipeline.commands.usage import write
-        from minibroker.pipeline.schemas import read_activity
         from minibroker.pipeline.whatif import job
         from minibroker.pipeline.whatif.rows import CLOSED, OPEN
         from minibroker.pipeline.whatif.summary import accuracy_lines, summary

@@ -1,9 +1,12 @@
-"""Aggregates the activity table to a report's figures in Spark.
+"""Aggregates the activity table, and replays of it, to a report's figures in Spark.
 
-Owns the aggregations; it must never know plots or HTML. Invariant: the size of the result is
-bounded by the limits of the figures, whatever the size of the table, and does not depend on Spark's
-partitions: percentiles come from a histogram with bins of 2 %, not from an order-dependent sketch.
-The figures resemble ``RequestMetrics``, whose percentiles come from a histogram too.
+Owns the aggregations, and the selection of quotas and entities for the page; it must never know
+plots or HTML. Invariant: the size of the result is bounded by the limits of the figures, whatever
+the size of the table, and does not depend on Spark's partitions: percentiles come from a histogram
+with bins of 2 %, not from an order-dependent sketch. All quotas of a file are counted, even if
+their entity was never seen, and every proposal is included, even if it throttles no entity. The
+figures resemble ``RequestMetrics``, whose percentiles come from a histogram too; rates are those of
+``recommend``, so quotas are compared with the figures from which they were derived.
 """
 
 from __future__ import annotations
@@ -12,29 +15,40 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
+from minibroker.broker.quotas.arguments import CLIENTS, IPS, USERS
+from minibroker.broker.quotas.entity import sanitize
+from minibroker.broker.quotas.file import QuotaFile, QuotaLine
 from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
+from minibroker.pipeline.activity_table import Scan, sent_bytes
 from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.quota_amounts import CHECKS, IP, USER
+from minibroker.pipeline.recommend import TYPES, Policy, rates
+from minibroker.pipeline.report import formats
 from minibroker.pipeline.report.figures import (
     BROKERS_MAX,
     ENTITIES_MAX,
+    FITS_MAX,
     HEAT_MAX,
     REST,
     SERIES_MAX,
     ConnectionTotals,
     Coverage,
     Figures,
+    Fit,
     Heat,
     Latency,
+    Outcome,
     Point,
     ReportedBroker,
     ReportedClient,
+    ReportedProposal,
     Use,
     step_for,
 )
-from minibroker.pipeline.schemas import sent_bytes
+from minibroker.pipeline.whatif.summary import called
 
 BINS: Final = 35
 """Bins of the latency histogram per doubling: each is 2 % wide."""
@@ -66,7 +80,9 @@ def figures(activity: DataFrame, source: str, quarantined: int | None = None) ->
             entity_count=slots.select("user", "client_id").distinct().count(),
             points=_points(slots, leaders[:SERIES_MAX]),
             latency=latency,
-            connections=_connections(activity, step_s),
+            connections=tuple(
+                ConnectionTotals(*row) for row in connections(activity, step_s).collect()
+            ),
             heat=_heat(activity, slots, step_s, cover.last_us),
         )
     finally:
@@ -265,10 +281,6 @@ def throttles(throttled_requests: DataFrame, step_s: int, last_us: int) -> DataF
     )
 
 
-def _connections(activity: DataFrame, step_s: int) -> tuple[ConnectionTotals, ...]:
-    return tuple(ConnectionTotals(*row) for row in connections(activity, step_s).collect())
-
-
 def connections(activity: DataFrame, step_s: int) -> DataFrame:
     """Connections accepted, delayed, refused and closed in each slot, ordered by time."""
 
@@ -287,3 +299,168 @@ def connections(activity: DataFrame, step_s: int) -> DataFrame:
         )
         .orderBy("start_s")
     )
+
+
+# Quotas and usage --------------------------------------------------------------------------------
+
+_LEVELS: Final = {frozenset(types): level for level, types in TYPES.items()}
+_NAMES: Final = ("user", "client_id", "ip", "quota")
+_WANTED: Final = (
+    "level string, user string, client_id string, ip string, quota string, check_user string, "
+    "recommended double, entity string, reason string"
+)
+_PERCENTILES: Final = (50, 99)
+
+
+def fits(
+    activity: DataFrame, file: QuotaFile, scan: Scan, count: int
+) -> tuple[tuple[Fit, ...], int]:
+    """The most used quotas of ``file`` with their usage; and the number of its quotas.
+
+    ``scan`` is that of ``activity``, which has ``count`` events.
+    """
+    wanted = list(_wanted(file.lines))
+    if not wanted:
+        return (), 0
+    table = activity.sparkSession.createDataFrame(wanted, _WANTED)
+    levels = {str(row[0]) for row in wanted}
+    # Rates of addresses are computed with any level.
+    used = [
+        _used(
+            rates(scan, level, Policy(), count, _PERCENTILES),
+            table.where(F.col("level").isin(level, *beside)),
+        )
+        for level, beside in _levels_to_rate(levels)
+    ]
+    every = used[0]
+    for more in used[1:]:
+        every = every.unionByName(more)
+    share = F.col("p99") / F.greatest("recommended", F.lit(1e-9))
+    shown = every.withColumn("share", share).orderBy(F.desc("share"), "entity", "quota")
+    bounds = in_force(activity)
+    rows = shown.limit(FITS_MAX).join(bounds, ["quota", "check_user", "client_id"], "left")
+    found = rows.orderBy(F.desc("share"), "entity", "quota").collect()
+    shown_fits = (
+        Fit(row.entity, row.quota, row.p50, row.p99, row.most, row.bound, row.recommended,
+            row.reason)
+        for row in found
+    )  # fmt: skip
+    return tuple(shown_fits), len(wanted)
+
+
+def _levels_to_rate(levels: set[str]) -> Iterator[tuple[str, list[str]]]:
+    """The levels whose rates are needed; rates of addresses are taken from the first one."""
+    beside = [IP]
+    for level in sorted(levels - {IP}) or [USER]:
+        yield level, beside
+        beside = []
+
+
+def _wanted(lines: Iterable[QuotaLine]) -> Iterator[tuple[str | float, ...]]:
+    """A row for each quota of a named entity: usage can't be compared with a default."""
+    for line in lines:
+        names = dict(zip(line.entities.types, line.entities.names, strict=True))
+        if not all(names.values()):
+            continue
+        user, client, ip = (names.get(kind) or "" for kind in (USERS, CLIENTS, IPS))
+        entity = f"address {ip}" if ip else formats.entity(user, client)
+        for quota, value in line.additions.items():
+            yield (
+                _LEVELS[frozenset(names)], user, client, ip, quota, sanitize(user), float(value),
+                entity, " ".join(line.reason),
+            )  # fmt: skip
+
+
+def _used(seen: DataFrame, wanted: DataFrame) -> DataFrame:
+    """Quotas and their entities' rates, at the broker where these were highest."""
+    names = [F.coalesce(name, F.lit("")).alias(name) for name in _NAMES]
+    at = [
+        F.max(F.col("percentiles")[number]).alias(f"p{percentile}")
+        for number, percentile in enumerate(_PERCENTILES)
+    ]
+    highest = seen.groupBy(*names).agg(*at, F.max("most").alias("most"))
+    return highest.join(F.broadcast(wanted), list(_NAMES))
+
+
+def in_force(activity: DataFrame) -> DataFrame:
+    """The last bound of each entity that had one."""
+    checks = F.array(*(_check(name, quota) for quota, name in CHECKS.items()))
+    # With `array_compact`, Spark would interpret the expression, and derive its type for each row.
+    each = activity.select("time_us", "sequence", F.explode(checks).alias("check"))
+    each = each.where("check is not null").select("time_us", "sequence", "check.*")
+    last = F.max_by("bound", F.struct("time_us", "sequence")).alias("bound")
+    return each.groupBy("quota", "check_user", "client_id").agg(last)
+
+
+def _check(name: str, quota: str) -> Column:
+    found = F.struct(
+        F.lit(quota).alias("quota"),
+        F.col(f"{name}.user").alias("check_user"),
+        F.col(f"{name}.client_id").alias("client_id"),
+        F.col(f"{name}.bound").alias("bound"),
+    )
+    return F.when(F.col(f"{name}.bound").isNotNull(), found)
+
+
+# Replays -----------------------------------------------------------------------------------------
+
+_OUTCOME_SUMS: Final = ("requests", "throttled", "throttle_ms", "given_up")
+
+
+def compared(
+    outcome: DataFrame, names: Sequence[str], loops: Sequence[str]
+) -> tuple[tuple[Outcome, ...], tuple[ReportedProposal, ...]]:
+    """The totals of each proposal in each loop, and the outcomes of the entities that are throttled
+    longest under any of them. Proposals are named as in `whatif`.
+    """
+    whole = outcome.where(F.col("start_us").isNull())
+    who = [F.coalesce(name, F.lit("")).alias(name) for name in ("user", "client_id", "ip")]
+    each = (
+        whole.groupBy("proposal", "loop", *who)
+        .agg(
+            *(F.sum(name).alias(name) for name in _OUTCOME_SUMS),
+            F.max("throttle_ms_max").alias("longest_ms"),
+            F.max("late_ms").alias("late_ms"),
+        )
+        .persist()
+    )
+    key = F.array("user", "client_id", "ip")
+    longest = each.groupBy(key.alias("who")).agg(F.max("throttle_ms").alias("most"))
+    most_throttled = (
+        longest.where("most > 0").orderBy(F.desc("most"), "who").limit(HEAT_MAX).collect()
+    )
+    those = [F.array(*map(F.lit, row.who)) for row in most_throttled]
+    rows = each.where(key.isin(those)).collect() if those else []
+    totals = each.groupBy("proposal", "loop").agg(
+        F.count("*").alias("entities"),
+        F.count_if(F.col("throttled") > 0).alias("throttled_entities"),
+        *(F.sum(name).alias(name) for name in _OUTCOME_SUMS),
+        *(F.max(name).alias(name) for name in ("longest_ms", "late_ms")),
+    )
+    by_name = {found.name: found for found in map(_proposal, totals.collect())}
+    each.unpersist()
+    outcomes = sorted(_outcome(row) for row in rows)
+    nothing = ReportedProposal("", 0, 0, 0, 0, 0, 0, 0)
+    order = [called(name, loop) for name in names for loop in loops]
+    found = (by_name.get(name, nothing._replace(name=name)) for name in order)
+    return tuple(outcomes), tuple(found)
+
+
+def _proposal(row: Row) -> ReportedProposal:
+    name = called(row.proposal, row.loop)
+    sums = row.requests, row.throttled, row.throttle_ms
+    return ReportedProposal(
+        name,
+        row.entities,
+        row.throttled_entities,
+        *sums,
+        row.longest_ms,
+        row.given_up or 0,
+        row.late_ms,
+    )
+
+
+def _outcome(row: Row) -> Outcome:
+    who = f"address {row.ip}" if row.ip else formats.party(row.user, row.client_id)
+    name = called(row.proposal, row.loop)
+    return Outcome(name, who, row.requests, row.throttled, row.throttle_ms, row.longest_ms)

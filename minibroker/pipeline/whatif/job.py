@@ -22,10 +22,14 @@ from minibroker.broker.quotas.counter import ORDINALS_PER_MS
 from minibroker.broker.quotas.entity import USER_AND_CLIENT
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
 from minibroker.lab.activity.schema import ActivityKind
+from minibroker.pipeline.activity_table import (
+    BUCKET,
+    Bucket,
+    buckets_of,
+    freeze_loaded_objects,
+    read,
+)
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.files import Bucket, buckets_of, read
-from minibroker.pipeline.scan import freeze_loaded_objects
-from minibroker.pipeline.schemas import BUCKET
 from minibroker.pipeline.whatif.columns import (
     ALL,
     CHECKS,
@@ -33,8 +37,9 @@ from minibroker.pipeline.whatif.columns import (
     OF_CONNECTIONS,
     OF_KINDS,
     OF_REQUESTS,
+    Sender,
 )
-from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender
+from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.replay_accuracy import (
     COMPARED,
@@ -51,7 +56,7 @@ if TYPE_CHECKING:
 
 import numpy as np
 
-from minibroker.pipeline.whatif.events import KINDS
+from minibroker.pipeline.whatif.columns import KINDS
 from minibroker.pipeline.whatif.rows import CLOSED, OPEN
 
 _KEYS: Final = [kind.row.config_key for kind in KINDS]

@@ -11,9 +11,7 @@ its own. So all times are replayed first, since they depend on nothing else, the
 
 from __future__ import annotations
 
-from minibroker.pipeline.whatif.counters import Floats, add, compiled
-from minibroker.pipeline.whatif.decisions import check, check_first, count_throttle, kind_of
-from minibroker.pipeline.whatif.events import (
+from minibroker.pipeline.whatif.columns import (
     EXEMPT,
     FETCHES,
     MUTATION,
@@ -23,6 +21,7 @@ from minibroker.pipeline.whatif.events import (
     REQUESTS,
     UNTHROTTLED,
     Answers,
+    Floats,
     Ints,
     Longs,
     Minutes,
@@ -31,6 +30,14 @@ from minibroker.pipeline.whatif.events import (
     Sharing,
     Tally,
     Terms,
+)
+from minibroker.pipeline.whatif.counters import (
+    add,
+    check,
+    check_first,
+    compiled,
+    count_throttle,
+    kind_of,
 )
 
 

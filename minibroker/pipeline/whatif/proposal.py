@@ -1,19 +1,23 @@
 """A proposal: the quotas of one file, and the counters that each sender would use.
 
-Owns the mapping of names to counter numbers and bounds; precedence and sharing are those of
-``quotas.entity``. It must never know how a counter works, or read a file. Invariant: counters are
-shared as on a new broker with only these quotas; a sender without a bound has no counter, because
-it is never throttled. ``ClientQuotaManager.getOrCreateQuotaSensors``.
+Owns the conversion of quota files and broker settings to proposals, and the mapping of names to
+counter numbers and bounds; precedence and sharing are those of ``quotas.entity``. It must never
+know how a counter works. Invariant: a proposal contains the quotas that a broker with these
+settings would have after applying only this file, and its name is unique; counters are shared as on
+a new broker with only these quotas; a sender without a bound has no counter, because it is never
+throttled. ``ConfigCommand`` and ``ClientQuotaManager.getOrCreateQuotaSensors``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 
+from minibroker.broker.metadata.quotas import defaults
 from minibroker.broker.quotas.entity import (
     Bound,
     QuotaTable,
@@ -22,22 +26,23 @@ from minibroker.broker.quotas.entity import (
     sanitize,
     sharing_group,
 )
+from minibroker.broker.quotas.file import QuotaFileError, parse
 from minibroker.broker.quotas.types import INT_MAX, QuotaType
-from minibroker.pipeline.whatif.events import KINDS, NONE, Sharing, Terms
+from minibroker.broker.settings import ConfigError, Settings
+from minibroker.broker.settings.definitions import (
+    CONNECTION_IP_THROTTLE_RECHECK,
+    CONTROLLER_QUOTA_WINDOW_NUM,
+    CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
+    DELAY,
+    QUOTA_THROTTLE_MODE,
+    QUOTA_WINDOW_NUM,
+    QUOTA_WINDOW_SIZE_SECONDS,
+)
+from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.whatif.columns import KINDS, NONE, Sender, Sharing, Terms
 
 COLD: Final = -(2**62)
 """Earlier than any recorded time."""
-
-
-class Sender(NamedTuple):
-    """A sender of requests, with unmodified names. Each start of a broker is a new ``life``,
-    with empty counters.
-    """
-
-    broker: int
-    life: int
-    user: str
-    client_id: str
 
 
 @dataclass(frozen=True)
@@ -209,3 +214,56 @@ class Components:
             parents[number] = parents[parents[number]]
             number = parents[number]
         return number
+
+
+# Quota files and settings ------------------------------------------------------------------------
+
+
+def settings_of(pairs: Sequence[str]) -> Settings:
+    """The broker's settings; raises BadInput."""
+    try:
+        return Settings.from_sources(pairs=pairs)
+    except ConfigError as error:
+        raise BadInput(str(error)) from error
+
+
+def counting_of(settings: Settings) -> Counting:
+    """The settings that affect how quotas are measured."""
+    return Counting(
+        settings[QUOTA_WINDOW_NUM],
+        settings[QUOTA_WINDOW_SIZE_SECONDS],
+        settings[CONTROLLER_QUOTA_WINDOW_NUM],
+        settings[CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS],
+        settings[QUOTA_THROTTLE_MODE] == DELAY,
+        settings[CONNECTION_IP_THROTTLE_RECHECK],
+    )
+
+
+def proposal_of(text: str, name: str, settings: Settings) -> Proposal:
+    """Parse the text of a quota file; raises BadInput."""
+    try:
+        file = parse(text, name)
+        ips = file.ip_rates()
+    except QuotaFileError as error:
+        raise BadInput(str(error)) from error
+    table = replace(file.table(), defaults=defaults(settings))
+    return Proposal(name, table, ips.by_ip, ips.default)
+
+
+def proposals_of(paths: Sequence[str], settings: Settings) -> list[Proposal]:
+    """Read quota files; raises BadInput."""
+    names = [Path(path).name for path in paths]
+    if len(set(names)) < len(names):
+        names = list(paths)
+    if len(set(names)) < len(names):
+        raise BadInput(
+            "a quota file is given twice: give each file once, because results are labelled by file"
+        )
+    found = []
+    for path, name in zip(paths, names, strict=True):
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{path} cannot be read as a quota file: {error}") from error
+        found.append(proposal_of(text, name, settings))
+    return found

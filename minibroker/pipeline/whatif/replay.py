@@ -16,23 +16,21 @@ import numpy as np
 import pyarrow as pa
 
 from minibroker.lab.activity.schema import ActivityKind
-from minibroker.pipeline.whatif.addresses import Addresses
-from minibroker.pipeline.whatif.arrivals import Arrival, Arrivals
-from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
-from minibroker.pipeline.whatif.counters import Floats, compiled, more_counters, new_counters
-from minibroker.pipeline.whatif.decisions import end_minutes
-from minibroker.pipeline.whatif.events import (
+from minibroker.pipeline.whatif.addresses import Addresses, Arrival, Arrivals
+from minibroker.pipeline.whatif.columns import (
     FETCHES,
     KINDS,
     REQUEST,
     Answers,
     Ends,
     Flags,
+    Floats,
     Ints,
     Longs,
     Minutes,
     Pending,
     Requests,
+    Senders,
     Sharing,
     Tally,
     more_pending,
@@ -40,7 +38,10 @@ from minibroker.pipeline.whatif.events import (
     new_minutes,
     new_pending,
     new_tally,
+    of_kind,
+    requests_of,
 )
+from minibroker.pipeline.whatif.counters import compiled, end_minutes, more_counters, new_counters
 from minibroker.pipeline.whatif.open_loop import open_loop, room, walk_times
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Shares
 from minibroker.pipeline.whatif.rows import OutcomeRows

@@ -20,17 +20,20 @@ import pyarrow.compute as pc
 
 from minibroker.lab.activity.schema import ActivityKind
 from minibroker.pipeline.whatif.addresses import ConnectionDecision, RecheckDecision
-from minibroker.pipeline.whatif.columns import CHECKS, check_field, longs, of_kind
-from minibroker.pipeline.whatif.counters import Floats
-from minibroker.pipeline.whatif.events import (
+from minibroker.pipeline.whatif.columns import (
+    CHECKS,
     EXEMPT,
     MUTATES,
     NEVER,
     Answers,
     Flags,
+    Floats,
     Longs,
     Requests,
     Sharing,
+    check_field,
+    longs,
+    of_kind,
 )
 from minibroker.pipeline.whatif.proposal import Counting
 from minibroker.pipeline.whatif.replay import Replay

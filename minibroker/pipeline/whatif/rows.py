@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
 from minibroker.pipeline.whatif.addresses import Addresses
-from minibroker.pipeline.whatif.decisions import MS_PER_MINUTE
-from minibroker.pipeline.whatif.events import (
+from minibroker.pipeline.whatif.columns import (
     ABANDONED,
     FIRST_MS,
     KINDS,
@@ -31,9 +30,11 @@ from minibroker.pipeline.whatif.events import (
     TOTAL_MS,
     Ends,
     Minutes,
+    Sender,
     Tally,
 )
-from minibroker.pipeline.whatif.proposal import Proposal, Sender, Shares
+from minibroker.pipeline.whatif.counters import MS_PER_MINUTE
+from minibroker.pipeline.whatif.proposal import Proposal, Shares
 
 OPEN, CLOSED = "open", "closed"
 ROWS_MAX: Final = 65_536

@@ -14,9 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from minibroker.pipeline.whatif.counters import Floats, add, compiled, inlined
-from minibroker.pipeline.whatif.decisions import check, check_first, count_throttle, kind_of
-from minibroker.pipeline.whatif.events import (
+from minibroker.pipeline.whatif.columns import (
     ABANDONED,
     EXEMPT,
     FETCH,
@@ -34,12 +32,22 @@ from minibroker.pipeline.whatif.events import (
     Answers,
     Ends,
     Flags,
+    Floats,
     Longs,
     Minutes,
     Requests,
     Sharing,
     Tally,
     Terms,
+)
+from minibroker.pipeline.whatif.counters import (
+    add,
+    check,
+    check_first,
+    compiled,
+    count_throttle,
+    inlined,
+    kind_of,
 )
 
 RECORD_LATE_TIME, CHECK_REQUEST, CHECK_TIME = range(3)

@@ -34,7 +34,7 @@ from minibroker.lab.activity.schema import (
     ConnectionStep,
 )
 from minibroker.pipeline.decoding import OBJECT_SCHEMA, flattened
-from minibroker.pipeline.layout import bucket_of
+from minibroker.pipeline.event_files import bucket_of
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.records import Record, build_batch
 from system_tests.benchmarks.pipeline import clients

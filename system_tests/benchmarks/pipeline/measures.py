@@ -52,7 +52,7 @@ class Task(NamedTuple):
     def proposal(self) -> Proposal:
         """Every client of every user has quotas of its own, so that all requests are looked at."""
         from minibroker.broker.settings import Settings
-        from minibroker.pipeline.whatif.inputs import proposal_of
+        from minibroker.pipeline.whatif.proposal import proposal_of
 
         line = f"--alter --user-defaults --client-defaults --add-config {self.quotas}"
         return proposal_of(line, "all", Settings.from_sources())
@@ -109,17 +109,19 @@ def kernel(task: Task) -> Runs:
     import numpy as np
 
     from minibroker.lab.activity.schema import ActivityKind
-    from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
-    from minibroker.pipeline.whatif.counters import new_counters
-    from minibroker.pipeline.whatif.events import (
+    from minibroker.pipeline.whatif.columns import (
         KINDS,
         REQUEST,
+        Senders,
         more_pending,
         new_answers,
         new_minutes,
         new_pending,
         new_tally,
+        of_kind,
+        requests_of,
     )
+    from minibroker.pipeline.whatif.counters import new_counters
     from minibroker.pipeline.whatif.open_loop import open_loop, walk_times
     from minibroker.pipeline.whatif.proposal import Counting, Shares
 
@@ -157,7 +159,7 @@ def kernel(task: Task) -> Runs:
 
 def _read(task: Task) -> Iterator[pa.Table]:
     """The table as a replay reads it, bucket by bucket."""
-    from minibroker.pipeline.files import buckets_of, read
+    from minibroker.pipeline.activity_table import buckets_of, read
     from minibroker.pipeline.whatif.job import fields_wanted
 
     fields = fields_wanted([task.proposal()])
@@ -168,7 +170,7 @@ def _read(task: Task) -> Iterator[pa.Table]:
 
 def replay(task: Task) -> Runs:
     """The job as the command runs it, on files that are in buckets and sorted."""
-    from minibroker.pipeline.files import buckets_of
+    from minibroker.pipeline.activity_table import buckets_of
     from minibroker.pipeline.whatif import job
     from minibroker.pipeline.whatif.proposal import Counting
 
@@ -186,7 +188,7 @@ def replay(task: Task) -> Runs:
 
 def replay_shuffled(task: Task) -> Runs:
     """The job on a table that isn't in files of this machine, or not in buckets."""
-    from minibroker.pipeline.schemas import read_activity
+    from minibroker.pipeline.activity_table import read_activity
     from minibroker.pipeline.whatif import job
     from minibroker.pipeline.whatif.proposal import Counting
 
@@ -272,12 +274,11 @@ def usage(task: Task) -> Runs:
 
 def recommend(task: Task) -> Runs:
     """Recommend quotas for users, as the command does."""
-    from minibroker.pipeline.commands.recommend import coverage_of
-    from minibroker.pipeline.quota_units import USER
+    from minibroker.pipeline.activity_table import read_activity, scan_of
+    from minibroker.pipeline.quota_amounts import USER
     from minibroker.pipeline.recommend import Policy, observed
     from minibroker.pipeline.recommend import recommend as decide
-    from minibroker.pipeline.scan import scan_of
-    from minibroker.pipeline.schemas import read_activity
+    from minibroker.pipeline.report.aggregate import coverage
 
     policy = Policy()
     events = events_of(task.table)
@@ -285,7 +286,7 @@ def recommend(task: Task) -> Runs:
 
         def run() -> int:
             activity = read_activity(spark, str(task.table))
-            count = coverage_of(activity).written
+            count = coverage(activity, None).events
             scan = scan_of(activity, str(task.table))
             decide(observed(scan, USER, policy, count), USER, policy)
             return events
@@ -303,9 +304,9 @@ def duckdb_rates(task: Task) -> Runs:
 
 def report(task: Task) -> Runs:
     """The figures of the report, and its page."""
+    from minibroker.pipeline.activity_table import read_activity
     from minibroker.pipeline.report.aggregate import figures
     from minibroker.pipeline.report.page import page
-    from minibroker.pipeline.schemas import read_activity
 
     events = events_of(task.table)
     with spark_of(task) as spark:
@@ -320,9 +321,9 @@ def report(task: Task) -> Runs:
 
 def watch(task: Task) -> Runs:
     """Everything that a watch computes from the events, as one batch."""
-    from minibroker.pipeline.schemas import read_activity
-    from minibroker.pipeline.watch.intervals import by_interval, intervals
+    from minibroker.pipeline.activity_table import read_activity
     from minibroker.pipeline.watch.rules import Rules, WatchLimits
+    from minibroker.pipeline.watch.stream import by_interval, intervals
 
     events = events_of(task.table)
     with spark_of(task) as spark:

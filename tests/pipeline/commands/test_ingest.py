@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from minibroker.pipeline import table, topic_lookup
+from minibroker.pipeline import cluster_access, table
 from minibroker.pipeline.cluster_access import ClusterAccess
 from minibroker.pipeline.commands import ingest as commands
 from tests.pipeline.random_events import append, events
@@ -57,11 +57,11 @@ def test_command_config_is_used_for_reading(
     monkeypatch.setattr(commands, "running", lambda *_: nullcontext())
     monkeypatch.setattr(table, "writing_to", lambda *_: nullcontext())
 
-    def look(at: ClusterAccess) -> topic_lookup.ReachableTopic:
+    def look(at: ClusterAccess) -> cluster_access.ReachableTopic:
         asked.append(at)
-        return topic_lookup.ReachableTopic("id", {})
+        return cluster_access.ReachableTopic("id", {})
 
-    monkeypatch.setattr(topic_lookup, "find_activity_topic", look)
+    monkeypatch.setattr(cluster_access, "find_activity_topic", look)
     monkeypatch.setattr(commands, "_from_broker", lambda *arguments: given.extend(arguments))
     by_environment = {"MINIBROKER_COMMAND_CONFIG": str(file)}
     for more, env in ((words[-2:], {}), ([], by_environment)):

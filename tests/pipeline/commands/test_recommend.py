@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from minibroker.cli.configs import configs
 from minibroker.pipeline.commands import recommend as command
 from minibroker.pipeline.commands.recommend import of_broker, recommend
-from minibroker.pipeline.quota_units import MUTATION, PRODUCE
+from minibroker.pipeline.quota_amounts import MUTATION, PRODUCE
 from minibroker.pipeline.recommend import Policy
-from minibroker.pipeline.whatif.inputs import settings_of
+from minibroker.pipeline.whatif.proposal import settings_of
 from minibroker.testing import MiniBroker
 from tests.pipeline.sample_events import connection, dropped, produced, table
 

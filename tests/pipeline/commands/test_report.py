@@ -15,7 +15,7 @@ from minibroker.pipeline.commands import whatif
 from minibroker.pipeline.commands.report import report, write
 from minibroker.pipeline.whatif.rows import OUTCOME
 from tests.pipeline.report.sample_events import connection, dropped, request, table
-from tests.pipeline.report.test_outcomes import row as outcome
+from tests.pipeline.report.test_aggregate import row as outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

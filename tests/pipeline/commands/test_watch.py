@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from minibroker.pipeline import topic_lookup
+from minibroker.pipeline import cluster_access
 from minibroker.pipeline.cluster_access import ClusterAccess
 from minibroker.pipeline.commands import watch as command
 from minibroker.pipeline.errors import BadInput
@@ -45,11 +45,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def send(*arguments: Any) -> None:
         started["sent"] = arguments
 
-    def look(broker: ClusterAccess) -> topic_lookup.ReachableTopic:
+    def look(broker: ClusterAccess) -> cluster_access.ReachableTopic:
         started.setdefault("asked", []).append(broker)
-        return topic_lookup.ReachableTopic("id", {})
+        return cluster_access.ReachableTopic("id", {})
 
-    monkeypatch.setattr(topic_lookup, "find_activity_topic", look)
+    monkeypatch.setattr(cluster_access, "find_activity_topic", look)
     monkeypatch.setattr(
         stream, "has_saved_state", lambda _, checkpoint: bool([*Path(checkpoint).iterdir()])
     )

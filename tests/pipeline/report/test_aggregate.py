@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from minibroker.broker.quotas.file import parse
+from minibroker.pipeline.activity_table import scan_frame
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.report import aggregate
+from minibroker.pipeline.report.aggregate import compared, fits
 from minibroker.pipeline.report.figures import (
     BROKERS_MAX,
     ENTITIES_MAX,
@@ -15,11 +20,15 @@ from minibroker.pipeline.report.figures import (
     REST,
     SERIES_MAX,
     Figures,
+    Outcome,
     ReportedClient,
+    ReportedProposal,
 )
+from minibroker.pipeline.whatif.rows import CLOSED, OPEN, OUTCOME
 from tests.pipeline.report.sample_events import (
     START_US,
     Events,
+    check,
     connection,
     dropped,
     request,
@@ -27,7 +36,9 @@ from tests.pipeline.report.sample_events import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from minibroker.pipeline.report.figures import Fit
 
 
 def figures(spark: SparkSession, events: Events, **others: Any) -> Figures:
@@ -159,3 +170,123 @@ def test_table_without_events_is_rejected(spark: SparkSession) -> None:
 
 def test_percentiles_without_values_are_none() -> None:
     assert aggregate.percentiles({}) == (0, 0, 0)
+
+
+# Quotas and usage --------------------------------------------------------------------------------
+
+FILE = """
+# 99 % of busy seconds
+# and a quarter more
+--alter --user alice --add-config producer_byte_rate=2000
+--alter --user alice --client etl --add-config producer_byte_rate=500,request_percentage=50
+--alter --ip 10.0.0.1 --add-config connection_creation_rate=10
+--alter --user nobody --add-config producer_byte_rate=1
+--alter --user-defaults --add-config producer_byte_rate=1
+"""
+
+
+def fits_of(activity: DataFrame, text: str) -> tuple[tuple[Fit, ...], int]:
+    return fits(activity, parse(text, "recommended"), partial(scan_frame, activity), 100)
+
+
+def test_fit_pairs_quota_with_observed_rates(spark: SparkSession) -> None:
+    seen = [
+        request(second * 1000, api_key=0, exempt=False, request_bytes=1000,
+                produce=check(user="alice", rate=1.0, bound=4000.0 + second))
+        for second in range(30)
+    ]  # fmt: skip
+    come = [connection(second * 1000, "accepted", ip="10.0.0.1") for second in range(30)]
+    found, count = fits_of(table(spark, [*seen, *come]), FILE)
+    assert count == 5
+    assert [(fit.entity, fit.key) for fit in found] == [
+        ("user alice, client etl", "producer_byte_rate"),
+        ("user alice", "producer_byte_rate"),
+        ("address 10.0.0.1", "connection_creation_rate"),
+        ("user alice, client etl", "request_percentage"),
+    ]
+    alice = found[1]
+    assert (alice.recommended, alice.in_force) == (2000, 4029)
+    assert alice.reason == "99 % of busy seconds and a quarter more"
+    # A broker's average over eleven seconds, or the ten before, with these bytes in each.
+    assert (alice.p50, alice.p99, alice.most) == pytest.approx((1000, 1000, 1000))
+    assert found[0].in_force is None
+    assert found[2].most == pytest.approx(1)
+
+
+def test_fits_of_default_quotas_are_empty(spark: SparkSession) -> None:
+    text = "--alter --user-defaults --add-config producer_byte_rate=1\n"
+    assert fits_of(table(spark, []), text) == ((), 0)
+
+
+# Replays -----------------------------------------------------------------------------------------
+
+
+def row(proposal: str, user: str, throttled: int = 0, throttle_ms: int = 0, **more: Any) -> Any:
+    fields = {
+        "proposal": proposal, "loop": OPEN, "broker": 1, "user": user, "client_id": "etl",
+        "quota_type": "producer_byte_rate", "requests": 10, "throttled": throttled,
+        "throttle_ms": throttle_ms, "throttle_ms_max": throttle_ms, **more,
+    }  # fmt: skip
+    return tuple(fields.get(name) for name in OUTCOME.names)
+
+
+def outcome_table(spark: SparkSession, *rows: Any) -> DataFrame:
+    return spark.createDataFrame(list(rows), from_arrow_schema(OUTCOME))
+
+
+def test_brokers_and_quotas_of_an_entity_are_added_up(spark: SparkSession) -> None:
+    outcomes, proposals = compared(
+        outcome_table(
+            spark,
+            row("tight", "alice", 2, 300),
+            row("tight", "alice", 1, 50, broker=2),
+            row("tight", "alice", 2, 300, start_us=0),  # a minute of the first
+            row("tight", "bob"),
+            row("loose", "alice"),
+            row("loose", "bob"),
+            row("tight", "", 4, 70, ip="10.0.0.1", client_id=None, given_up=5),
+        ),
+        ["tight", "loose", "none"],
+        [OPEN],
+    )
+    assert outcomes == (
+        Outcome("loose", "alice / etl", 10, 0, 0, 0),
+        Outcome("tight", "address 10.0.0.1", 10, 4, 70, 70),
+        Outcome("tight", "alice / etl", 20, 3, 350, 300),
+    )
+    assert proposals == (
+        ReportedProposal("tight", 3, 2, 40, 7, 420, 300, 5),
+        ReportedProposal("loose", 2, 0, 20, 0, 0, 0, 0),
+        ReportedProposal("none", 0, 0, 0, 0, 0, 0, 0),
+    )
+
+
+def test_open_and_closed_loop_are_reported_side_by_side(spark: SparkSession) -> None:
+    outcomes, proposals = compared(
+        outcome_table(
+            spark,
+            row("tight", "alice", 2, 300),
+            row("tight", "alice", 1, 90, loop=CLOSED, late_ms=800, given_up=1),
+            row("tight", "bob", 1, 10, loop=CLOSED, late_ms=20),
+        ),
+        ["tight", "none"],
+        [OPEN, CLOSED],
+    )
+    assert outcomes == (
+        Outcome("tight", "alice / etl", 10, 2, 300, 300),
+        Outcome("tight, closed loop", "alice / etl", 10, 1, 90, 90),
+        Outcome("tight, closed loop", "bob / etl", 10, 1, 10, 10),
+    )
+    assert proposals == (
+        ReportedProposal("tight", 1, 1, 10, 2, 300, 300, 0),
+        ReportedProposal("tight, closed loop", 2, 2, 20, 2, 100, 90, 1, 800),
+        ReportedProposal("none", 0, 0, 0, 0, 0, 0, 0),
+        ReportedProposal("none, closed loop", 0, 0, 0, 0, 0, 0, 0),
+    )
+
+
+def test_compared_outcomes_keep_longest_throttled(spark: SparkSession) -> None:
+    crowd = [row("tight", f"u{n}", 1, 10 + n) for n in range(HEAT_MAX + 20)]
+    outcomes, (total,) = compared(outcome_table(spark, *crowd), ["tight"], [OPEN])
+    assert sorted(each.throttle_ms for each in outcomes) == list(range(30, 30 + HEAT_MAX))
+    assert total.throttled_entities == total.entities == HEAT_MAX + 20

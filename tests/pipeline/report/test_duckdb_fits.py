@@ -14,13 +14,12 @@ import pyarrow as pa
 import pytest
 
 from minibroker.broker.quotas.file import QuotaFile, parse, render
-from minibroker.pipeline.quota_lines import quota_lines
-from minibroker.pipeline.quota_units import CLIENT, USER, USER_AND_CLIENT, amount
-from minibroker.pipeline.recommend import Policy, Recommendation, observed, recommend
+from minibroker.pipeline.activity_table import scan_frame
+from minibroker.pipeline.quota_amounts import CLIENT, USER, USER_AND_CLIENT, amount
+from minibroker.pipeline.recommend import Policy, Recommendation, observed, quota_lines, recommend
+from minibroker.pipeline.report.aggregate import fits
 from minibroker.pipeline.report.figures import FITS_MAX, Fit
-from minibroker.pipeline.report.fits import fits
 from minibroker.pipeline.report.page import page
-from minibroker.pipeline.scan import scan_frame
 from tests.pipeline.duckdb_rates import rates_query
 from tests.pipeline.report.sample_figures import figures
 from tests.pipeline.sample_events import arrow, many, parquet

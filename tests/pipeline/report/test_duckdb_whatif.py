@@ -13,11 +13,11 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
+from minibroker.pipeline.activity_table import ACTIVITY
 from minibroker.pipeline.report import formats
+from minibroker.pipeline.report.aggregate import compared
 from minibroker.pipeline.report.figures import HEAT_MAX, Outcome, ReportedProposal
-from minibroker.pipeline.report.outcomes import compared
 from minibroker.pipeline.report.page import page
-from minibroker.pipeline.schemas import ACTIVITY
 from minibroker.pipeline.whatif import job
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.rows import CLOSED, OPEN

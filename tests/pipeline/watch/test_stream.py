@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import queue
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,21 +10,107 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from minibroker.lab.activity.schema import VERSION
+from minibroker.pipeline.activity_table import ACTIVITY
 from minibroker.pipeline.hadoop import Files
-from minibroker.pipeline.schemas import ACTIVITY
+from minibroker.pipeline.report.aggregate import in_force
+from minibroker.pipeline.watch import stream as module
 from minibroker.pipeline.watch.alerts import Alert, Rule, State
-from minibroker.pipeline.watch.rules import Rules, WatchLimits
+from minibroker.pipeline.watch.rules import Checked, ClientUsage, Rules, WatchInterval, WatchLimits
 from minibroker.pipeline.watch.stream import (
     SkippedRecords,
     StateFiles,
+    by_interval,
     events_of,
     has_saved_state,
+    intervals,
     watch,
 )
-from tests.pipeline.report.sample_events import check, request, table
+from tests.pipeline.report.sample_events import (
+    START_US,
+    Events,
+    check,
+    connection,
+    dropped,
+    request,
+    table,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+# Intervals ---------------------------------------------------------------------------------------
+
+START_S = START_US // 1_000_000
+
+
+def quota_check(
+    rate: float, bound: float | None, throttled_ms: int = 0, user: str = "alice"
+) -> Any:
+    return check(rate=rate, bound=bound, throttle_ms=throttled_ms, user=user)
+
+
+def seen(spark: SparkSession, found: Events) -> list[WatchInterval]:
+    return intervals(by_interval(table(spark, found), 10, 10), WatchLimits(over=0.8))
+
+
+@pytest.mark.parametrize("aggregated", [lambda events: by_interval(events, 10, 0), in_force])
+def test_events_are_taken_apart_by_compiled_code(
+    spark: SparkSession, aggregated: Callable[[DataFrame], DataFrame]
+) -> None:
+    """Spark interprets functions of arrays, and derives their type again for each row."""
+    plan: Any = aggregated(table(spark, [request(0)]))._jdf.queryExecution().optimizedPlan()
+    assert "lambda" not in plan.toString()
+
+
+def test_interval_sums_its_events(spark: SparkSession) -> None:
+    found = seen(
+        spark,
+        [
+            request(0, queue_ns=500, produce=quota_check(900.0, 1000.0)),
+            request(1, produce=quota_check(1500.0, 1000.0, 120), request=quota_check(1.0, 25.0)),
+            request(2, produce=quota_check(700.0, 2000.0, 5)),
+            request(3, user="bob", client_id=None, mutation=quota_check(-3.0, 5.0, 40, "bob")),
+            request(4, user="bob", produce=quota_check(99.0, None, user="bob")),
+            connection(5, "accepted"),
+            dropped(6, 4), dropped(7, 5),
+            request(10_000, user="carol"),
+        ],
+    )  # fmt: skip
+    assert [each.start_s for each in found] == [START_S, START_S + 10]
+    first, second = found
+    assert first.checked == [
+        # The bound is the last one, the rate and the hold the largest.
+        Checked(1, "alice", "", "producer_byte_rate", 1500.0, 2000.0, 2, 120),
+        Checked(1, "bob", "", "controller_mutation_rate", None, 5.0, 1, 40),
+    ]
+    assert first.parties == [
+        ClientUsage(1, "alice", "etl", 3, 9000, 330, 9500),
+        ClientUsage(1, "bob", "", 1, 3000, 110, 3000),
+        ClientUsage(1, "bob", "etl", 1, 3000, 110, 3000),
+    ]
+    assert first.totals == {1: ClientUsage(1, "", "", 5, 15_000, 550, 15_500)}
+    assert first.dropped == {1: 9}
+    assert (second.checked, second.dropped) == ([], {})
+
+
+def test_interval_with_many_entities_is_bounded(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHECKED_MAX", 5)
+    monkeypatch.setattr(module, "NEIGHBOURS_MAX", 3)
+    crowd = [
+        request(n, broker=n % 2, user=f"u{n}", io_ns=1000 * n, request_bytes=10_000 - n,
+                produce=quota_check(900.0 + n, 1000.0, user=f"u{n}"))
+        for n in range(40)
+    ]  # fmt: skip
+    (found,) = seen(spark, crowd)
+    assert sorted(each.user for each in found.checked) == [f"u{n}" for n in range(35, 40)]
+    by_broker = [each.user for each in found.parties if each.broker == 0]
+    assert sorted(by_broker) == ["u0", "u2", "u34", "u36", "u38", "u4"]
+    assert {broker: total.requests for broker, total in found.totals.items()} == {0: 20, 1: 20}
+
+
+# The query ---------------------------------------------------------------------------------------
 
 EVERY_S, EVERY = 10, 10_000
 LIMITS = WatchLimits(over=0.8, intervals=2)

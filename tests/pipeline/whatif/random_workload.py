@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
-from minibroker.pipeline.whatif.events import KINDS
+from minibroker.pipeline.whatif.columns import KINDS
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
 from tests.pipeline.whatif.activity import requests_table

@@ -1,4 +1,4 @@
-"""Connections replayed under connection rates, compared with simulated and recorded brokers."""
+"""What the events of connections say about the rate of their address."""
 
 from __future__ import annotations
 
@@ -8,12 +8,128 @@ from typing import Any
 import pytest
 
 from minibroker.lab.activity.schema import ConnectionStep
-from minibroker.pipeline.whatif.addresses import Addresses, AddressTally
-from minibroker.pipeline.whatif.arrivals import Arrivals
+from minibroker.pipeline.whatif.addresses import (
+    Addresses,
+    AddressTally,
+    Arrival,
+    Arrivals,
+    OtherLimit,
+    Recheck,
+)
 from minibroker.pipeline.whatif.columns import Lives
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from tests.pipeline.whatif.activity import connection_row, table
 from tests.pipeline.whatif.recorded_connections import IP, RecordedConnections
+
+# Arrivals ----------------------------------------------------------------------------------------
+
+BY_RATE = "ip_connection_creation_rate"
+A, D, H, M, R, C = ConnectionStep
+
+
+def arrivals(*rows: dict[str, Any], batch: int = 100) -> list[Arrival]:
+    found = Arrivals(Lives(), 1000)
+    complete = [
+        arrival
+        for first in range(0, len(rows), batch)
+        for arrival in found.add(table(rows[first : first + batch]))
+    ]
+    return [*complete, *found.rest()]
+
+
+def came(*rows: dict[str, Any], batch: int = 100) -> list[tuple[int, int]]:
+    return [(one.ms, one.sequence) for one in arrivals(*rows, batch=batch)]
+
+
+def held(sequence: int, ms: int, connection: int, delay_ms: int) -> dict[str, Any]:
+    return connection_row(sequence, ms, connection, IP, happened=H) | {"delay_ms": delay_ms}
+
+
+def test_connection_with_several_events_is_counted_once() -> None:
+    rows = [
+        connection_row(0, 10, 1, IP),
+        connection_row(1, 12, 2, IP),
+        connection_row(2, 12, 2, IP, happened=H),
+        connection_row(3, 300, 2, IP, happened=M),
+        connection_row(4, 400, 1, IP, happened=C),
+        connection_row(5, 500, 3, IP),
+        connection_row(6, 500, 3, IP, happened=R, reason=BY_RATE),
+    ]
+    assert came(*rows) == came(*reversed(rows)) == [(10, 0), (12, 1), (500, 5)]
+
+
+def test_delayed_connection_is_admitted_on_time() -> None:
+    rows = [
+        connection_row(0, 10, 1, IP),
+        connection_row(1, 10, 1, IP, happened=D, reason="max.connections"),
+        connection_row(2, 90, 1, IP, happened=H),
+        connection_row(3, 190, 1, IP, happened=M),
+    ]
+    assert came(*rows) == [(90, 2)]
+
+
+def test_connection_rejected_by_limit_is_not_counted() -> None:
+    found = Arrivals(Lives(), 1000)
+    dropped = connection_row(1, 10, 1, IP, happened=R, reason="kafka_connections_max")
+    assert found.add(table([connection_row(0, 10, 1, IP), dropped])) == found.rest() == []
+    assert found.not_replayed[OtherLimit.REJECTED] == 1
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 100])
+def test_recorded_delay_and_recheck_belong_to_their_connection(batch: int) -> None:
+    rows = [
+        connection_row(0, 10, 1, IP),
+        held(1, 10, 1, 40),
+        connection_row(2, 20, 2, IP),
+        held(3, 20, 2, 90),
+        connection_row(4, 51, 1, IP, happened=M),
+        connection_row(5, 112, 2, IP, happened=R, reason=BY_RATE),
+        connection_row(6, 150, 3, IP),
+        connection_row(7, 150, 3, IP, happened=R, reason=BY_RATE),
+        connection_row(8, 160, 4, IP),
+        held(9, 160, 4, 1000),
+        connection_row(10, 99_000, 1, IP, happened=C),
+        connection_row(11, 99_001, 5, IP),
+    ]
+    found = arrivals(*rows, batch=batch)
+    assert [(one.delay_ms, one.recheck) for one in found] == [
+        (40, Recheck(51, 4, True)), (90, Recheck(112, 5, False)), (None, None), (1000, None),
+        (0, None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_connection_waits_for_another_limit_across_batches(batch: int) -> None:
+    found = Arrivals(Lives(), 1000)
+    rows = [
+        connection_row(0, 10, 1, IP),
+        connection_row(1, 10, 1, IP, happened=D, reason="max.connections") | {"delay_ms": 0},
+        connection_row(2, 20, 2, IP),
+        connection_row(3, 20, 2, IP, happened=D, reason="max.connections") | {"delay_ms": 0},
+        connection_row(4, 30, 3, IP),
+        connection_row(5, 30, 3, IP, happened=D, reason="max.connection.creation.rate")
+        | {"delay_ms": 300},
+        connection_row(6, 330, 3, IP, happened=M),
+        connection_row(7, 80_000, 1, IP, happened=M),
+    ]
+    seen = [
+        arrival
+        for first in range(0, len(rows), batch)
+        for arrival in found.add(table(rows[first : first + batch]))
+    ]
+    seen += found.rest()
+    assert [(one.ms, one.sequence) for one in seen] == [(330, 6), (80_000, 7)]
+    assert +found.not_replayed == {OtherLimit.WAITING: 1, OtherLimit.DELAYED: 1}
+
+
+def test_end_of_an_earlier_connection_is_no_arrival() -> None:
+    late = connection_row(2, 90_000, 1, IP, happened=M)
+    assert came(connection_row(0, 10, 1, IP), held(1, 10, 1, 40), connection_row(9, 80_000, 2, IP),
+                late, connection_row(11, 99_999, 3, IP), batch=1) == [
+        (10, 0), (80_000, 9), (99_999, 11)]  # fmt: skip
+
+
+# Decisions ---------------------------------------------------------------------------------------
 
 OTHER = "10.0.0.2"
 Rows = list[dict[str, Any]]

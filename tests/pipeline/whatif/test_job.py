@@ -12,9 +12,8 @@ import pytest
 
 from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
 from minibroker.broker.quotas.types import QuotaType
+from minibroker.pipeline.activity_table import ACTIVITY, buckets_of, read_activity
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.files import buckets_of
-from minibroker.pipeline.schemas import ACTIVITY, read_activity
 from minibroker.pipeline.whatif import job
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.pipeline.whatif.events import more_pending, new_pending
+from minibroker.pipeline.whatif.columns import more_pending, new_pending
 from minibroker.pipeline.whatif.open_loop import room
 from minibroker.pipeline.whatif.proposal import Counting
 from tests.pipeline.whatif import oracle, random_workload

@@ -152,7 +152,7 @@ def test_partly_rejected_mutation_reports_topics_as_reason() -> None:
 def test_job_adds_up_comparisons_of_all_tasks(spark: SparkSession, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    from minibroker.pipeline.schemas import ACTIVITY
+    from minibroker.pipeline.activity_table import ACTIVITY
 
     chance = random.Random(2)
     proposal, made = random_workload.proposal(chance), random_workload.events(chance, 400)
@@ -248,7 +248,7 @@ def test_job_compares_connections_and_reports_what_it_left_out(
 ) -> None:
     import pyarrow.parquet as pq
 
-    from minibroker.pipeline.schemas import ACTIVITY
+    from minibroker.pipeline.activity_table import ACTIVITY
 
     rows = recorded_connections().rows
     rejected = [

@@ -4,11 +4,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
 from minibroker.broker.quotas.types import QuotaType
-from minibroker.pipeline.whatif.addresses import Addresses
-from minibroker.pipeline.whatif.arrivals import Arrivals
-from minibroker.pipeline.whatif.columns import Lives
-from minibroker.pipeline.whatif.events import new_minutes
-from minibroker.pipeline.whatif.proposal import Counting, Proposal, Sender
+from minibroker.pipeline.whatif.addresses import Addresses, Arrivals
+from minibroker.pipeline.whatif.columns import Lives, Sender, new_minutes
+from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.rows import OUTCOME, OutcomeRows, merged
 from tests.pipeline.whatif.activity import connection_row, request_row, requests_table, table

@@ -23,7 +23,7 @@ from minibroker.broker.quotas.manager import (
     Throttle,
 )
 from minibroker.broker.quotas.types import QuotaType
-from minibroker.pipeline.whatif.events import KINDS
+from minibroker.pipeline.whatif.columns import KINDS
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from tests.pipeline.whatif import random_workload
 from tests.pipeline.whatif.oracle import Decision, Event
