@@ -13,26 +13,21 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from minibroker.lab.faults.actions import ACTIONS, BEFORE, ENDINGS
+from minibroker.lab.errors import Conflict
+from minibroker.lab.faults.actions import BEFORE, Hold, Observe, Reorder
 from minibroker.lab.faults.fault_rule import (
     HOLDS_SHOWN_MAX,
     RULES_MAX,
+    ActiveRule,
     FaultHold,
     FaultRule,
     FaultView,
+    ServedVersions,
+    check_rule,
 )
 from minibroker.lab.faults.matching import Candidate
-from minibroker.lab.faults.rules import ActiveRule, ServedVersions, check_rule, given_fields
 
 _FRACTION_BYTES: Final = 8
-
-
-class TooManyRules(Exception):
-    """No more rules can be added."""
-
-
-class DuplicateRule(Exception):
-    """There is a rule with this name."""
 
 
 class Firing(NamedTuple):
@@ -102,7 +97,7 @@ class RuleState:
     @property
     def reached(self) -> int:
         """How often it fired; of what it holds, only what has arrived where it is held."""
-        return self._arrivals if self.active.rule.action == "hold" else self.hits
+        return self._arrivals if isinstance(self.active.rule.action, Hold) else self.hits
 
     @property
     def held(self) -> int:
@@ -133,7 +128,7 @@ class RuleState:
 
     @property
     def _exchanges(self) -> bool:
-        return self.active.rule.action == "reorder"
+        return isinstance(self.active.rule.action, Reorder)
 
     @property
     def _pairs(self) -> int:
@@ -150,7 +145,7 @@ class RuleState:
         """The rule as the control API shows it."""
         return FaultView(
             self.active.id,
-            {"action": self.active.rule.action, **given_fields(self.active.rule)},
+            self.active.rule.given,
             self.matches,
             self.hits,
             self.held,
@@ -195,15 +190,14 @@ class Rulebook:
         return self._states.get(rule_id)
 
     def add(self, rule: FaultRule, now: float) -> RuleState:
-        """Add a rule.
-
-        Raises ``InvalidJson``, ``DuplicateRule`` or ``TooManyRules``.
-        """
+        """Add a rule. Raises ``InvalidJson`` or ``Conflict``."""
         check_rule(rule, self._served)
         if rule.name is not None and rule.name in self._states:
-            raise DuplicateRule(rule.name)
+            raise Conflict("DUPLICATE_RULE", f"there is a rule {rule.name!r}")
         if len(self._states) >= RULES_MAX:
-            raise TooManyRules
+            raise Conflict(
+                "TOO_MANY_RULES", f"{RULES_MAX} rules are set", "Remove those not needed."
+            )
         self._last_number += 1
         rule_id = rule.name or str(self._last_number)
         state = self._states[rule_id] = RuleState(ActiveRule(rule_id, rule), now)
@@ -243,11 +237,11 @@ class Rulebook:
             state = self._states.get(candidate.rule_id)
             if state is None:
                 continue  # Removed in the meantime.
-            rule = state.active.rule
-            is_final = ACTIONS[rule.action].is_final
+            action = state.active.rule.action
+            is_final = action.is_final
             if is_final and (is_all_claimed or _is_claimed(candidate, claimed)):
                 continue
-            if has_ended and rule.action != "observe":
+            if has_ended and not isinstance(action, Observe):
                 continue  # The request does not get there.
             if candidate.is_late and state.would_fire(now):
                 fired.append(Firing(candidate.rule_id, now, state.releases, is_late=True))
@@ -255,7 +249,7 @@ class Rulebook:
                 fired.append(state.firing(now))
             else:
                 continue
-            has_ended |= rule.action in ENDINGS and state.active.place == BEFORE
+            has_ended |= action.ends_request and action.place == BEFORE
             if is_final and candidate.claims is None:
                 is_all_claimed = True
             elif is_final and candidate.claims is not None:
