@@ -26,7 +26,6 @@ from minibroker.broker.process.notes import note_clock
 from minibroker.lab.errors import Unavailable
 from minibroker.lab.faults.actions import APPLIED, Kill, Pause
 from minibroker.lab.faults.fault_rule import (
-    ActiveRule,
     FaultHold,
     FaultRule,
     FaultView,
@@ -75,7 +74,6 @@ class BrokerFaults:
         self._publishing = trio.Lock()
         self._has_unsent = False
         """Whether a change was cancelled before every process had it."""
-        self._store = store
         publisher.further.append(self._further)
         for active in self.register.book.active():
             self._matcher.add(active)
@@ -86,11 +84,11 @@ class BrokerFaults:
         if isinstance(rule.action, Kill | Pause):
             self._processes.check(rule.action.name, rule.action.process)
         state = self.register.add(rule)
-        if is_counted_by_workers(state) and self._store.slot(state.active.id) < 0:
+        if is_counted_by_workers(state) and state.active.slot < 0:
             self.register.remove(state.active.id)
             raise Unavailable("KAFKA_STORAGE_ERROR", "the rule cannot be stored for the workers")
         self._matcher.add(state.active)
-        await self._publish(FaultRules(0, (self._shared(state.active),)))
+        await self._publish(FaultRules(0, (state.active,)))
         return state.view(self._env.clock.now())
 
     async def remove(self, fault_id: str) -> None:
@@ -129,13 +127,7 @@ class BrokerFaults:
         active = self.register.book.active()
         if not active:
             return None
-        return FaultRules(self._number, tuple(map(self._shared, active)), replaces=True)
-
-    def _shared(self, active: ActiveRule) -> ActiveRule:
-        """A rule with what workers need to count it."""
-        state = self.register.book.find(active.id)
-        added = 0.0 if state is None else state.added
-        return active._replace(slot=self._store.slot(active.id), added=added)
+        return FaultRules(self._number, active, replaces=True)
 
     # Processors and workers -------------------------------------------------------------------
 

@@ -59,15 +59,6 @@ class RuleCounts(NamedTuple):
 NO_COUNTS: Final = RuleCounts()
 
 
-class SavedRule(NamedTuple):
-    """A rule as it was before a restart."""
-
-    id: str
-    rule: FaultRule
-    added: float
-    counts: RuleCounts
-
-
 class RuleState:
     """One rule with its counts."""
 
@@ -76,15 +67,13 @@ class RuleState:
         "_hold_number",
         "_holds",
         "active",
-        "added",
         "hits",
         "matches",
         "releases",
     )
 
-    def __init__(self, active: ActiveRule, added: float, counts: RuleCounts = NO_COUNTS) -> None:
+    def __init__(self, active: ActiveRule, counts: RuleCounts = NO_COUNTS) -> None:
         self.active = active
-        self.added = added
         self.matches, self.hits, self.releases, self._arrivals = counts
         self._holds: dict[int, FaultHold] = {}
         self._hold_number = 0
@@ -150,12 +139,12 @@ class RuleState:
             self.hits,
             self.held,
             tuple(islice(self._holds.values(), HOLDS_SHOWN_MAX)),
-            int((now - self.added) * 1000),
+            int((now - self.active.added) * 1000),
         )
 
     def match(self, now: float) -> bool:
         """Count a match, and return whether the rule fires."""
-        if not is_in_time(self.active.rule, (now - self.added) * 1000):
+        if not is_in_time(self.active, now):
             return False
         self.matches += 1
         fires = fires_at(self.active.rule, self.matches)
@@ -165,7 +154,7 @@ class RuleState:
     def would_fire(self, now: float) -> bool:
         """Whether the rule fires for its next match."""
         rule = self.active.rule
-        return is_in_time(rule, (now - self.added) * 1000) and fires_at(rule, self.matches + 1)
+        return is_in_time(self.active, now) and fires_at(rule, self.matches + 1)
 
 
 class Rulebook:
@@ -200,7 +189,7 @@ class Rulebook:
             )
         self._last_number += 1
         rule_id = rule.name or str(self._last_number)
-        state = self._states[rule_id] = RuleState(ActiveRule(rule_id, rule), now)
+        state = self._states[rule_id] = RuleState(ActiveRule(rule_id, rule, added=now))
         return state
 
     @property
@@ -208,12 +197,10 @@ class Rulebook:
         """The last id that was a number."""
         return self._last_number
 
-    def restore(self, rules: Iterable[SavedRule], last_number: int) -> None:
+    def restore(self, rules: Iterable[RuleState], last_number: int) -> None:
         """Add rules with the ids and counts that they had."""
         self._last_number = last_number
-        for saved in rules:
-            active = ActiveRule(saved.id, saved.rule)
-            self._states[saved.id] = RuleState(active, saved.added, saved.counts)
+        self._states.update({state.active.id: state for state in rules})
 
     def remove(self, rule_id: str) -> bool:
         """Remove a rule; return whether it existed."""
@@ -262,8 +249,9 @@ def _is_claimed(candidate: Candidate, claimed: set[int]) -> bool:
     return candidate.claims is not None and claimed.issuperset(candidate.claims)
 
 
-def is_in_time(rule: FaultRule, age_ms: float) -> bool:
-    """Whether a rule matches so long after it was added."""
+def is_in_time(active: ActiveRule, now: float) -> bool:
+    """Whether a rule matches now, so long after it was added."""
+    rule, age_ms = active.rule, (now - active.added) * 1000
     if rule.after_ms is not None and age_ms < rule.after_ms:
         return False
     return rule.until_ms is None or age_ms < rule.until_ms

@@ -22,7 +22,7 @@ from minibroker.broker.log.data_directory import FAULT_COUNTS_FILE, FAULT_RULES_
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import CONTROLLER
 from minibroker.lab.faults.fault_rule import RULES_MAX, ActiveRule, FaultRule
-from minibroker.lab.faults.rulebook import RuleCounts, RuleState, SavedRule, fires_at, is_in_time
+from minibroker.lab.faults.rulebook import RuleCounts, RuleState, fires_at, is_in_time
 from minibroker.lab.schema import InvalidJson, parse
 from minibroker.runtime.system import reserve_space
 
@@ -59,7 +59,7 @@ class FaultCounts:
 
     def decide(self, active: ActiveRule, now: float) -> bool:
         """Count a match of a rule that several processes count; return whether it fires."""
-        if not is_in_time(active.rule, (now - active.added) * 1000):
+        if not is_in_time(active, now):
             return False
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
@@ -80,7 +80,7 @@ class FaultCounts:
 class SavedRules(NamedTuple):
     """The rules of the former controller of this broker."""
 
-    rules: tuple[SavedRule, ...] = ()
+    rules: tuple[RuleState, ...] = ()
     last_number: int = 0
     """The last id that was a number."""
 
@@ -164,20 +164,21 @@ class FaultStore(RuleStore):
         return self._counts
 
     def add(self, state: RuleState, last_number: int) -> None:
-        """Write a rule; ``last_number`` is the last id that was a number."""
+        """Write a rule, and let it know its slot; ``last_number`` is the last id that was one."""
         rule_id = state.active.id
         try:
             counts = self._open_counts()
             slot = self._free_slots[-1]
             saved = {
                 "id": rule_id,
-                "added": state.added,
+                "added": state.active.added,
                 "slot": slot,
                 "number": last_number,
                 "rule": state.active.rule.given,
             }
             counts.write(slot, state.counts)
             self._slots[rule_id] = self._free_slots.pop()
+            state.active = state.active._replace(slot=slot)
             self._lines[rule_id] = json.dumps(saved)
             self._last_number = last_number
             self._append(self._lines[rule_id])
@@ -232,19 +233,15 @@ class FaultStore(RuleStore):
 
     def count(self, state: RuleState) -> None:
         """Keep the counts of a rule that this process counts."""
-        slot = self.slot(state.active.id)
+        slot = state.active.slot
         if self._counts is not None and slot >= 0 and not is_counted_by_workers(state):
             self._counts.write(slot, state.counts)
 
     def refresh(self, state: RuleState) -> None:
         """Read the counts of a rule that workers count."""
-        slot = self.slot(state.active.id)
+        slot = state.active.slot
         if self._counts is not None and slot >= 0 and is_counted_by_workers(state):
             state.matches, state.hits, *_ = self._counts.read(slot)
-
-    def slot(self, rule_id: str) -> int:
-        """The place of a rule's counts; negative if they are not kept."""
-        return self._slots.get(rule_id, -1)
 
 
 def is_counted_by_workers(state: RuleState) -> bool:
@@ -252,6 +249,6 @@ def is_counted_by_workers(state: RuleState) -> bool:
     return state.active.rule.action.matches == "appends"
 
 
-def _restored(saved: dict[str, Any], counts: FaultCounts) -> SavedRule:
-    rule = parse(FaultRule, saved["rule"])
-    return SavedRule(saved["id"], rule, saved["added"], counts.read(saved["slot"]))
+def _restored(saved: dict[str, Any], counts: FaultCounts) -> RuleState:
+    rule, slot = parse(FaultRule, saved["rule"]), saved["slot"]
+    return RuleState(ActiveRule(saved["id"], rule, slot, saved["added"]), counts.read(slot))

@@ -68,7 +68,7 @@ class StorageFaults:
         return any(
             isinstance(active.rule.action, FailAppend)
             and all(getattr(active.rule, name) is None for name in COUNTS)
-            and is_in_time(active.rule, (now - active.added) * 1000)
+            and is_in_time(active, now)
             for active in self._rules.all()
         )
 

@@ -52,8 +52,8 @@ def test_any_rules_are_read_back_with_their_counts(
     saved = FaultStore(tmp_path, RUN).load()
     restored = Rulebook(SERVED)
     restored.restore(*saved)
-    assert [(each.active, each.added, each.counts) for each in restored.states()] == [
-        (each.active, each.added, each.counts) for each in book.states()
+    assert [(each.active, each.counts) for each in restored.states()] == [
+        (each.active, each.counts) for each in book.states()
     ]
     if saved.rules:
         assert restored.last_number == book.last_number
@@ -62,11 +62,10 @@ def test_any_rules_are_read_back_with_their_counts(
 
 def test_counts_of_workers_are_read_and_not_overwritten(tmp_path: Path) -> None:
     store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
-    assert store.slot("1") == -1
+    assert book.add(FaultRule(Observe()), 0.0).active.slot == -1
     state = added(store, book, FaultRule(FailAppend(), first=1))
-    shared = state.active._replace(slot=store.slot(state.active.id))
     counts = FaultCounts(tmp_path)
-    assert [counts.decide(shared, 0.0) for _ in range(3)] == [True, False, False]
+    assert [counts.decide(state.active, 0.0) for _ in range(3)] == [True, False, False]
     store.count(state)
     store.refresh(state)
     assert (state.matches, state.hits) == (3, 1)
@@ -95,10 +94,10 @@ def test_file_is_written_anew_when_most_of_its_lines_are_about_removed_rules(
         assert len(lines) <= SURPLUS_LINES_MAX + 5
     next_store = FaultStore(tmp_path, RUN)
     saved = next_store.load()
-    assert ([each.id for each in saved.rules], saved.last_number) == (["stays"], 101)
+    assert ([each.active.id for each in saved.rules], saved.last_number) == (["stays"], 101)
     book.restore(*saved)
     added(next_store, book, FaultRule(Observe()))
-    assert [each.id for each in FaultStore(tmp_path, RUN).load().rules] == ["stays", "102"]
+    assert [each.active.id for each in FaultStore(tmp_path, RUN).load().rules] == ["stays", "102"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"run": 7}\n{"id": 1}'])
