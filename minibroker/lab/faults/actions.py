@@ -488,7 +488,7 @@ class ThrottleResponse(Action, name="throttle"):
     instead.
     """
 
-    throttle_ms: Annotated[int, Range(1, INT32_MAX), Doc("ThrottleResponse time of the response.")]
+    throttle_ms: Annotated[int, Range(1, INT32_MAX), Doc("Throttle time of the response.")]
     mute: Annotated[
         bool | None,
         Doc(
