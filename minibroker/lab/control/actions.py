@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 
 from minibroker.broker.process.messages import ActionReply, ActionRequest
-from minibroker.lab.control.operation import UNAVAILABLE, ApiOperation
+from minibroker.lab.control.operation import UNAVAILABLE, Operations
 from minibroker.lab.errors import ApiError, Conflict, NotFound, Unavailable
 from minibroker.lab.faults.actions import INT32_MAX, PAUSE_MS_MAX
 from minibroker.lab.faults.fault_rule import TEXT_MAX
@@ -144,6 +144,19 @@ _NOT_FOUND: Final = frozenset({
 })  # fmt: skip
 
 
+ACTION_OPERATIONS: Final = Operations()
+
+
+@ACTION_OPERATIONS.add(
+    "POST",
+    "/v1/actions",
+    errors={
+        404: "There is no such group, member, transactional id or partition.",
+        409: "The action is not possible in the state of the group or transaction.",
+        **UNAVAILABLE,
+    },
+    example={"action": "rebalance", "group": "orders"},
+)
 async def act(broker: ControlledBroker, action: BrokerAction) -> ActionResult:
     """Let the broker do something now: rebalance, expire a session, roll; respond when done."""
     check_action(action)
@@ -215,20 +228,3 @@ def _assignment_faults(assignment: Mapping[str, Any]) -> Iterator[Fault]:
 
 def _is_index(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT32_MAX
-
-
-ACTION_OPERATIONS: Final = (
-    ApiOperation(
-        "POST",
-        "/v1/actions",
-        ActionResult,
-        act,
-        body=BrokerAction,
-        errors={
-            404: "There is no such group, member, transactional id or partition.",
-            409: "The action is not possible in the state of the group or transaction.",
-            **UNAVAILABLE,
-        },
-        example={"action": "rebalance", "group": "orders"},
-    ),
-)
