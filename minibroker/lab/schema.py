@@ -4,13 +4,15 @@ Owns the mapping between records, JSON values and JSON Schema. A record is an an
 ``NamedTuple``, because a frozen dataclass class takes four times as long to create and a broker
 creates dozens at startup. Must never know the meaning of a record, nor HTTP. The invariant: what
 ``parse`` accepts and what ``to_json`` writes are valid against ``json_schema`` of the same type.
-Kafka has no counterpart.
+A field with ``Variants`` is one of several records, whose fields stand beside it. Kafka has no
+counterpart.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import (
     Annotated,
@@ -66,6 +68,15 @@ class Length(NamedTuple):
     greatest: int
 
 
+class Variants(NamedTuple):
+    """The records of a field that is one of several: named tuples or data classes, by name.
+
+    As JSON the field is the name: ``{"action": "delay", "delay_ms": 5, "topic": "orders"}``.
+    """
+
+    records: Mapping[str, type]
+
+
 class Fault(NamedTuple):
     """An error in a JSON value: its path (``configs.retention.ms``) and a message."""
 
@@ -88,7 +99,12 @@ def to_json(value: object) -> Json:
     """Convert a record, or any nesting of supported types, to a JSON value."""
     if isinstance(value, tuple) and _is_record(type(value)):
         names = cast("_Record", value)._fields
-        return {name: to_json(item) for name, item in zip(names, value, strict=True)}
+        given = dict(zip(names, value, strict=True))
+        for tag, records in _variants(type(value)).items():
+            variant = given[tag]
+            given[tag] = next(name for name, kind in records.items() if type(variant) is kind)
+            given |= {name: getattr(variant, name) for name in record_fields(type(variant))}
+        return {name: to_json(item) for name, item in given.items()}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -98,7 +114,44 @@ def to_json(value: object) -> Json:
 
 @cache
 def _hints(cls: type) -> dict[str, Any]:
+    """The types of all fields as JSON; those of variants may be absent."""
+    hints = {name: _all_hints(cls)[name] for name in record_fields(cls)}
+    for tag, records in _variants(cls).items():
+        notes = [note for note in _unwrap(hints[tag])[1] if not isinstance(note, Variants)]
+        hints[tag] = Annotated[Literal[tuple(records)], *notes]
+        for record in records.values():
+            for name, hint in _hints(record).items():
+                hints.setdefault(name, _optional(hint))
+    return hints
+
+
+@cache
+def _all_hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls, include_extras=True)
+
+
+@cache
+def _variants(record: type) -> dict[str, Mapping[str, type]]:
+    """The records of the fields that are one of several."""
+    return {
+        name: note.records
+        for name, hint in _all_hints(record).items()
+        for note in _unwrap(hint)[1]
+        if isinstance(note, Variants)
+    }
+
+
+def record_fields(record: type) -> dict[str, bool]:
+    """The fields of a record itself, and whether each of them is needed."""
+    if is_dataclass(record):
+        return {each.name: each.default is MISSING for each in fields(record)}
+    plain = cast("type[_Record]", record)
+    return {name: name not in plain._field_defaults for name in plain._fields}
+
+
+def _optional(hint: Any) -> Any:
+    base, notes = _unwrap(hint)
+    return Annotated[base | None, *notes] if notes else base | None
 
 
 # Describing ---------------------------------------------------------------------------------
@@ -123,14 +176,18 @@ def json_schema(hint: Any) -> dict[str, Json]:
     return schema
 
 
+def summary(record: type) -> str:
+    """What a record is, from its docstring, in one line."""
+    return " ".join((record.__doc__ or "").split())
+
+
 def component(record: type) -> dict[str, Json]:
     """Return the JSON Schema of a record, for the components of the OpenAPI description."""
-    hints, defaults = _hints(record), _defaults(record)
     return {
         "type": "object",
-        "description": " ".join((record.__doc__ or "").split()),
-        "properties": {name: json_schema(hint) for name, hint in hints.items()},
-        "required": [name for name in hints if name not in defaults],
+        "description": summary(record),
+        "properties": {name: json_schema(hint) for name, hint in _hints(record).items()},
+        "required": [name for name, is_needed in record_fields(record).items() if is_needed],
         "additionalProperties": False,
     }
 
@@ -212,10 +269,6 @@ def _is_record(base: Any) -> bool:
     return isinstance(base, type) and issubclass(base, tuple) and hasattr(base, "_field_defaults")
 
 
-def _defaults(record: type) -> dict[str, Any]:
-    return cast("type[_Record]", record)._field_defaults
-
-
 # Checking -----------------------------------------------------------------------------------
 
 
@@ -260,7 +313,7 @@ def _parse_object(record: type, value: Json, path: str, faults: list[Fault]) -> 
     if not isinstance(value, dict):
         faults.append(Fault(path or "(body)", f"must be an object, not {_kind(value)}"))
         return None
-    hints, defaults = _hints(record), _defaults(record)
+    hints, own = _hints(record), record_fields(record)
     for name in value:
         if name not in hints and len(faults) < FAULTS_MAX:
             suggestions = similar_names(name, hints, count_max=1, similarity_min=SIMILARITY_MIN)
@@ -274,9 +327,35 @@ def _parse_object(record: type, value: Json, path: str, faults: list[Fault]) -> 
     for name, hint in hints.items():
         if name in value:
             given[name] = _parse(hint, value[name], _below(path, name), faults)
-        elif name not in defaults:
+        elif own.get(name):
             faults.append(Fault(_below(path, name), "is missing"))
-    return None if faults else record(**given)
+    if not faults:
+        for tag, records in _variants(record).items():
+            faults += _misplaced_fields(tag, records[given[tag]], given, own, path)
+    if faults:
+        return None
+    for tag, records in _variants(record).items():
+        kind = records[given[tag]]
+        given[tag] = kind(**_given_fields(kind, given))
+    return record(**{name: given[name] for name in own if name in given})
+
+
+def _given_fields(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    known = record_fields(record)
+    return {name: given[name] for name in known if given.get(name) is not None}
+
+
+def _misplaced_fields(
+    tag: str, record: type, given: Mapping[str, Any], own: Mapping[str, bool], path: str
+) -> Iterator[Fault]:
+    """Faults of fields that a variant needs, or that are those of another one."""
+    known, present = record_fields(record), _given_fields(record, given)
+    for name, is_needed in known.items():
+        if is_needed and name not in present:
+            yield Fault(_below(path, name), f"is missing: the {tag} {given[tag]} needs it")
+    for name, value in given.items():
+        if value is not None and name not in own and name not in known:
+            yield Fault(_below(path, name), f"does not belong to the {tag} {given[tag]}")
 
 
 def _parse_mapping(base: Any, value: Json, path: str, faults: list[Fault]) -> Any:

@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.settings import Settings
+from minibroker.lab.faults.actions import Observe
 from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
@@ -128,7 +129,7 @@ async def test_control_api_is_that_of_the_running_controller(
     broker: TaskBroker, autojump_clock: MockClock
 ) -> None:
     first = broker.control
-    await first.faults.add(FaultRule("observe", name="seen"))
+    await first.faults.add(FaultRule(Observe(), name="seen"))
     assert [each.id for each in first.faults.register.views()] == ["seen"]
     broker.kill("controller")
     await broker.wait_ready()

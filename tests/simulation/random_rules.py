@@ -18,7 +18,9 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from minibroker.lab.errors import ApiError
-from minibroker.lab.faults.fault_rule import FaultPoint, FaultRule
+from minibroker.lab.faults.actions import FaultPoint, Hold
+from minibroker.lab.faults.fault_rule import FaultRule
+from minibroker.lab.schema import parse
 from tests.simulation.actors import Actor
 from tests.simulation.fair_errors import ERRORS, GROUP_ERRORS, TRANSACTION_ERRORS
 from tests.simulation.rare_paths import KILLED_WHILE_HELD
@@ -67,7 +69,7 @@ def draw_rule(random: Random, targets: RuleTargets) -> FaultRule:
     """Draw one rule."""
     until_ms = random.choice((300, 1000, 3000))
     if random.random() < POINTS_SHARE:
-        return FaultRule("hold", point=random.choice(targets.points), until_ms=until_ms)
+        return FaultRule(Hold(point=random.choice(targets.points)), until_ms=until_ms)
     api = random.choice(targets.apis)
     action = random.choice(ACTIONS)
     fields: dict[str, Any] = {"api": api, "until_ms": until_ms}
@@ -82,7 +84,7 @@ def draw_rule(random: Random, targets: RuleTargets) -> FaultRule:
     fields |= _details(random, api, action)
     if action in LATE and fields["at"] == "before" and api in LATE_SINCE:
         fields["version_min"] = LATE_SINCE[api]
-    return FaultRule(action, **fields)  # type: ignore[arg-type]
+    return parse(FaultRule, {"action": action, **fields})
 
 
 def _selectors(random: Random, api: str, targets: RuleTargets) -> dict[str, Any]:
@@ -154,7 +156,7 @@ class RuleInjector(Actor):
             view = await self.world.broker.control.faults.add(rule)
             self.world.record(self.name, f"adds {view.id}: {view.rule}")
             self._active.append(view.id)
-            if rule.action == "hold" and self.random.random() < 0.8:
+            if isinstance(rule.action, Hold) and self.random.random() < 0.8:
                 await self._kill_while_held(view.id)
 
     async def _kill_while_held(self, fault_id: str) -> None:

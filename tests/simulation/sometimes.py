@@ -77,8 +77,8 @@ def _start(arguments: tuple[Any, ...], _: Any) -> Iterator[str]:
 def _decide(arguments: tuple[Any, ...], fired: Any) -> Iterator[str]:
     for each in fired:
         active = arguments[0].find(each.rule_id).active
-        yield f"fault {active.rule.action}"
-        yield f"fault {active.rule.action} {active.place}"
+        yield f"fault {active.rule.action.name}"
+        yield f"fault {active.rule.action.name} {active.place}"
 
 
 def _load_groups(_: tuple[Any, ...], loaded: Any) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Actions in the control API: what the broker does now, as if its cause had come by itself.
 
-Owns the fields of an action with their meaning, the one table of what each action needs, and the
-choice of the workers that own what it changes. It must never know how a group, a transaction or a
-log changes. Invariant: an action is one flat object, as a fault rule is, and one that is answered
+Owns a record for each action with its fields, and the choice of the workers that own what it
+changes. It must never know how a group, a transaction or a log changes. Invariant: as JSON an
+action is one flat object, as a fault rule is, and one that is answered
 without an error was carried out by every worker that it concerns. Kafka has no equivalent;
 librdkafka's mock cluster has functions for some of them.
 """
@@ -10,13 +10,14 @@ librdkafka's mock cluster has functions for some of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 
 from minibroker.broker.process.messages import ActionReply, ActionRequest
-from minibroker.lab.control.operation import UNAVAILABLE, ApiOperation
+from minibroker.lab.control.operation import UNAVAILABLE, Operations
 from minibroker.lab.errors import ApiError, Conflict, NotFound, Unavailable
-from minibroker.lab.faults.fault_rule import INT32_MAX, PAUSE_MS_MAX, TEXT_MAX
-from minibroker.lab.schema import Doc, Fault, InvalidJson, Length, Range
+from minibroker.lab.faults.actions import INT32_MAX, PAUSE_MS_MAX
+from minibroker.lab.faults.fault_rule import TEXT_MAX
+from minibroker.lab.schema import Doc, Fault, InvalidJson, Length, Range, Variants, to_json
 from minibroker_protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -25,83 +26,106 @@ if TYPE_CHECKING:
 ASSIGNED_MAX: Final = 1000
 """Members in an assignment, and topics of each."""
 
-ActionName: TypeAlias = Literal[
-    "rebalance",
-    "assign",
-    "expire_member",
-    "fence_member",
-    "expire_transaction",
-    "roll",
-    "retain",
-    "kill",
-    "pause",
+_Group: TypeAlias = Annotated[str, Length(1, TEXT_MAX), Doc("Group id.")]
+_Member: TypeAlias = Annotated[
+    str, Length(1, TEXT_MAX), Doc("Member id, as in `/v1/groups/{group_id}`.")
 ]
+_Topic: TypeAlias = Annotated[str, Length(1, TEXT_MAX), Doc("Topic.")]
+_Partition: TypeAlias = Annotated[
+    int | None, Range(0, INT32_MAX), Doc("Partition index; by default all of the topic.")
+]
+_Process: TypeAlias = Annotated[
+    str, Length(1, 64), Doc("A process of the broker as in `/v1/health`.")
+]
+
+
+class Rebalance(NamedTuple):
+    """Lets all members of a group rejoin."""
+
+    group: _Group
+
+
+class Assign(NamedTuple):
+    """Lets all members of a group rejoin; the next generation gets this assignment for the members
+    that it names, instead of the leader's.
+    """
+
+    group: _Group
+    assignment: Annotated[
+        Mapping[str, object],
+        Length(1, ASSIGNED_MAX),
+        Doc('Partitions by topic and member id: `{"member": {"topic": [0, 1]}}`.'),
+    ]
+
+
+class ExpireMember(NamedTuple):
+    """Removes a member as if its session had timed out: its next request gets UNKNOWN_MEMBER_ID,
+    and the others rejoin.
+    """
+
+    group: _Group
+    member: _Member
+
+
+class FenceMember(NamedTuple):
+    """Gives the place of a static member to another id, as if a second client had its
+    `group.instance.id`: its next request gets FENCED_INSTANCE_ID.
+    """
+
+    group: _Group
+    member: _Member
+
+
+class ExpireTransaction(NamedTuple):
+    """Aborts an ongoing transaction as if it had timed out, and fences its producer."""
+
+    transactional_id: Annotated[str, Length(1, TEXT_MAX), Doc("Transactional id.")]
+
+
+class Roll(NamedTuple):
+    """Starts a new segment in each log that has records."""
+
+    topic: _Topic
+    partition: _Partition = None
+
+
+class Retain(NamedTuple):
+    """Applies `retention.ms` and `retention.bytes` now."""
+
+    topic: _Topic
+    partition: _Partition = None
+
+
+class ProcessKill(NamedTuple):
+    """Kills a process, which is restarted."""
+
+    process: _Process
+
+
+class ProcessPause(NamedTuple):
+    """Stops a process for some time."""
+
+    process: _Process
+    pause_ms: Annotated[int, Range(0, PAUSE_MS_MAX), Doc("How long a process stops, in real time.")]
+
+
+BROKER_ACTIONS: Final[dict[str, type]] = {
+    "rebalance": Rebalance,
+    "assign": Assign,
+    "expire_member": ExpireMember,
+    "fence_member": FenceMember,
+    "expire_transaction": ExpireTransaction,
+    "roll": Roll,
+    "retain": Retain,
+    "kill": ProcessKill,
+    "pause": ProcessPause,
+}
 
 
 class BrokerAction(NamedTuple):
     """Something that the broker does now, as if its cause had come by itself."""
 
-    action: Annotated[ActionName, Doc("What the broker does.")]
-    group: Annotated[str | None, Length(1, TEXT_MAX), Doc("Group id.")] = None
-    member: Annotated[
-        str | None, Length(1, TEXT_MAX), Doc("Member id, as in `/v1/groups/{group_id}`.")
-    ] = None
-    assignment: Annotated[
-        Mapping[str, object] | None,
-        Length(1, ASSIGNED_MAX),
-        Doc('Partitions by topic and member id: `{"member": {"topic": [0, 1]}}`.'),
-    ] = None
-    transactional_id: Annotated[str | None, Length(1, TEXT_MAX), Doc("Transactional id.")] = None
-    topic: Annotated[str | None, Length(1, TEXT_MAX), Doc("Topic.")] = None
-    partition: Annotated[
-        int | None, Range(0, INT32_MAX), Doc("Partition index; by default all of the topic.")
-    ] = None
-    process: Annotated[
-        str | None, Length(1, 64), Doc("A process of the broker as in `/v1/health`.")
-    ] = None
-    pause_ms: Annotated[
-        int | None, Range(0, PAUSE_MS_MAX), Doc("How long a process stops, in real time.")
-    ] = None
-
-
-class BrokerActionKind(NamedTuple):
-    """One action: what it does, and the fields that it needs or may have."""
-
-    summary: str
-    needed: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-
-
-ACTION_KINDS: Final[dict[ActionName, BrokerActionKind]] = {
-    "rebalance": BrokerActionKind("Lets all members of a group rejoin.", ("group",)),
-    "assign": BrokerActionKind(
-        "Lets all members of a group rejoin; the next generation gets this assignment for the "
-        "members that it names, instead of the leader's.",
-        ("group", "assignment"),
-    ),
-    "expire_member": BrokerActionKind(
-        "Removes a member as if its session had timed out: its next request gets "
-        "UNKNOWN_MEMBER_ID, and the others rejoin.",
-        ("group", "member"),
-    ),
-    "fence_member": BrokerActionKind(
-        "Gives the place of a static member to another id, as if a second client had its "
-        "`group.instance.id`: its next request gets FENCED_INSTANCE_ID.",
-        ("group", "member"),
-    ),
-    "expire_transaction": BrokerActionKind(
-        "Aborts an ongoing transaction as if it had timed out, and fences its producer.",
-        ("transactional_id",),
-    ),
-    "roll": BrokerActionKind(
-        "Starts a new segment in each log that has records.", ("topic",), ("partition",)
-    ),
-    "retain": BrokerActionKind(
-        "Applies `retention.ms` and `retention.bytes` now.", ("topic",), ("partition",)
-    ),
-    "kill": BrokerActionKind("Kills a process, which is restarted.", ("process",)),
-    "pause": BrokerActionKind("Stops a process for some time.", ("process", "pause_ms")),
-}
+    action: Annotated[object, Variants(BROKER_ACTIONS), Doc("What the broker does.")]
 
 
 class ActionResult(NamedTuple):
@@ -120,21 +144,33 @@ _NOT_FOUND: Final = frozenset({
 })  # fmt: skip
 
 
+ACTION_OPERATIONS: Final = Operations()
+
+
+@ACTION_OPERATIONS.add(
+    "POST",
+    "/v1/actions",
+    errors={
+        404: "There is no such group, member, transactional id or partition.",
+        409: "The action is not possible in the state of the group or transaction.",
+        **UNAVAILABLE,
+    },
+    example={"action": "rebalance", "group": "orders"},
+)
 async def act(broker: ControlledBroker, action: BrokerAction) -> ActionResult:
     """Let the broker do something now: rebalance, expire a session, roll; respond when done."""
     check_action(action)
-    if action.process is not None:
-        return await _act_on_process(broker, action.action, action.process, action.pause_ms or 0)
-    names = _owners(broker, action)
-    request = ActionRequest(
-        action.action,
-        action.group,
-        action.member,
-        action.assignment,
-        action.transactional_id,
-        action.topic,
-        action.partition,
-    )
+    match action.action:
+        case ProcessKill(process):
+            broker.processes.check("kill", process)
+            await broker.processes.kill(process, "an action of the control API")
+            return ActionResult(1)
+        case ProcessPause(process, pause_ms):
+            broker.processes.check("pause", process)
+            await broker.processes.pause(process, pause_ms)
+            return ActionResult(1)
+    request = ActionRequest(**to_json(action))
+    names = _owners(broker, request)
     replies = await broker.publisher.request_all(request, names)
     if len(replies) < len(names):
         raise Unavailable("BROKER_NOT_AVAILABLE", "an I/O worker is restarting")
@@ -144,18 +180,7 @@ async def act(broker: ControlledBroker, action: BrokerAction) -> ActionResult:
     return ActionResult(sum(reply.affected for reply in replies.values()))
 
 
-async def _act_on_process(
-    broker: ControlledBroker, action: str, process: str, pause_ms: int
-) -> ActionResult:
-    broker.processes.check(action, process)
-    if action == "kill":
-        await broker.processes.kill(process, "an action of the control API")
-    else:
-        await broker.processes.pause(process, pause_ms)
-    return ActionResult(1)
-
-
-def _owners(broker: ControlledBroker, action: BrokerAction) -> Sequence[str]:
+def _owners(broker: ControlledBroker, action: ActionRequest) -> Sequence[str]:
     """The workers that own the group, transaction or topic."""
     # The settings, which commands of the command line do without.
     from minibroker.broker.metadata.placement import group_owner, transaction_owner
@@ -184,23 +209,14 @@ def _error(reply: ActionReply) -> ApiError:
 
 
 def check_action(action: BrokerAction) -> None:
-    """Raise ``InvalidJson`` with all fields that are missing or make no sense."""
-    if faults := [*_field_faults(action), *_assignment_faults(action.assignment)]:
+    """Raise ``InvalidJson`` if an assignment is none."""
+    assigned = action.action
+    if isinstance(assigned, Assign) and (faults := [*_assignment_faults(assigned.assignment)]):
         raise InvalidJson(faults)
 
 
-def _field_faults(action: BrokerAction) -> Iterator[Fault]:
-    kind = ACTION_KINDS[action.action]
-    given = {name for name, value in action._asdict().items() if value is not None} - {"action"}
-    for name in kind.needed:
-        if name not in given:
-            yield Fault(name, f"is missing: the action {action.action} needs it")
-    for name in sorted(given - {*kind.needed, *kind.optional}):
-        yield Fault(name, f"does not belong to the action {action.action}")
-
-
-def _assignment_faults(assignment: Mapping[str, Any] | None) -> Iterator[Fault]:
-    for member, topics in (assignment or {}).items():
+def _assignment_faults(assignment: Mapping[str, Any]) -> Iterator[Fault]:
+    for member, topics in assignment.items():
         path = f"assignment.{member}"
         if not isinstance(topics, Mapping) or len(topics) > ASSIGNED_MAX:
             yield Fault(path, "must be an object: partitions by topic")
@@ -212,20 +228,3 @@ def _assignment_faults(assignment: Mapping[str, Any] | None) -> Iterator[Fault]:
 
 def _is_index(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT32_MAX
-
-
-ACTION_OPERATIONS: Final = (
-    ApiOperation(
-        "POST",
-        "/v1/actions",
-        ActionResult,
-        act,
-        body=BrokerAction,
-        errors={
-            404: "There is no such group, member, transactional id or partition.",
-            409: "The action is not possible in the state of the group or transaction.",
-            **UNAVAILABLE,
-        },
-        example={"action": "rebalance", "group": "orders"},
-    ),
-)

@@ -76,7 +76,8 @@ class ControlledBroker:
         """The fault rules."""
         # Imported by the first request about faults: most brokers get none.
         from minibroker.broker.apis.serving import served_versions, serving
-        from minibroker.lab.control.broker_faults import BrokerFaults, FaultStore
+        from minibroker.lab.control.broker_faults import BrokerFaults
+        from minibroker.lab.faults.store import FaultStore
 
         env = self.env
         store = FaultStore(env.data_dir, env.started_us)

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from minibroker.broker.controller.gauges import attributes_text
-from minibroker.lab.control.operation import ApiOperation
+from minibroker.lab.control.operation import Operations
 from minibroker.lab.schema import Doc
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ class ClientMetricsView(NamedTuple):
     instances: tuple[ClientMetricsInstance, ...]
 
 
+CLIENT_METRICS_OPERATIONS: Final = Operations()
+
+
+@CLIENT_METRICS_OPERATIONS.add("GET", "/v1/client-metrics")
 async def list_client_metrics(broker: ControlledBroker) -> ClientMetricsView:
     """List the clients that push metrics (KIP-714), with their newest values."""
     now_ms = broker.env.clock.wall_ms()
@@ -88,8 +92,3 @@ def _view(instance: ClientInstance, now_ms: int) -> ClientMetricsInstance:
             for point in instance.points
         ),
     )
-
-
-CLIENT_METRICS_OPERATIONS: Final = (
-    ApiOperation("GET", "/v1/client-metrics", ClientMetricsView, list_client_metrics),
-)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from minibroker.broker.process.environment import note_clock
 from minibroker.broker.process.messages import ClockAdvanced
-from minibroker.lab.control.operation import ApiOperation
+from minibroker.lab.control.operation import Operations
 from minibroker.lab.errors import ApiError
 from minibroker.lab.schema import Doc, Fault, InvalidJson, Range
 from minibroker.runtime.clock import ADVANCE_MS_MAX, RATE_MAX, RATE_MIN, ClockError
@@ -45,12 +45,17 @@ class ClockChange(NamedTuple):
     ] = None
 
 
+CLOCK_OPERATIONS: Final = Operations()
+
+
+@CLOCK_OPERATIONS.add("GET", "/v1/clock")
 async def get_clock(broker: ControlledBroker) -> ClockView:
     """Return the clock that all processes of the broker share."""
     state = broker.env.clock.state()
     return ClockView(state.now, state.wall_ms, state.offset_ms, state.rate, state.frozen)
 
 
+@CLOCK_OPERATIONS.add("POST", "/v1/clock", example={"advance_ms": 11000})
 async def turn_clock(broker: ControlledBroker, change: ClockChange) -> ClockView:
     """Advance, freeze or speed up the clock; return the new state of the clock."""
     if change == ClockChange():
@@ -70,11 +75,3 @@ async def turn_clock(broker: ControlledBroker, change: ClockChange) -> ClockView
     note_clock(broker.env, before)
     await broker.publisher.request_all(ClockAdvanced())
     return await get_clock(broker)
-
-
-CLOCK_OPERATIONS: Final = (
-    ApiOperation("GET", "/v1/clock", ClockView, get_clock),
-    ApiOperation(
-        "POST", "/v1/clock", ClockView, turn_clock, body=ClockChange, example={"advance_ms": 11000}
-    ),
-)

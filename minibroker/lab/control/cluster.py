@@ -17,7 +17,7 @@ from minibroker.broker.metrics.exposition import Totals
 from minibroker.broker.process.environment import RECORDER
 from minibroker.broker.process.messages import ConditionsRequest, MetricsRequest
 from minibroker.lab.control.groups import group_overviews
-from minibroker.lab.control.operation import UNAVAILABLE, Answer, ApiOperation, Text
+from minibroker.lab.control.operation import UNAVAILABLE, Answer, Operations, Text
 from minibroker.lab.errors import Unavailable
 from minibroker.lab.schema import Doc
 from minibroker.runtime.roles import RoleState
@@ -126,6 +126,10 @@ _STATES: Final[dict[RoleState, ProcessState]] = {
 }
 
 
+CLUSTER_OPERATIONS: Final = Operations()
+
+
+@CLUSTER_OPERATIONS.add("GET", "/v1/health")
 async def get_health(broker: ControlledBroker) -> Health | Answer:
     """Return the health of the broker; 503 until all processes that clients need are running."""
     health = await broker_health(broker)
@@ -174,6 +178,7 @@ async def _conditions(broker: ControlledBroker) -> AsyncIterator[HealthCondition
             yield HealthCondition(name, kind.value, subject, text, since_ms)
 
 
+@CLUSTER_OPERATIONS.add("GET", "/v1/cluster", errors=UNAVAILABLE)
 async def get_cluster(broker: ControlledBroker) -> Cluster:
     """Return the cluster: brokers, controller, number of topics."""
     image = broker.image
@@ -198,6 +203,7 @@ async def get_cluster(broker: ControlledBroker) -> Cluster:
     )
 
 
+@CLUSTER_OPERATIONS.add("POST", "/v1/reset", errors=UNAVAILABLE)
 async def reset(broker: ControlledBroker) -> ResetResult:
     """Delete all topics, groups and offsets of the running broker."""
     topics = sum(not topic.internal for topic in broker.image.topics.values())
@@ -217,6 +223,7 @@ class _MetricTotals:
         self.totals: Final = Totals()
 
 
+@CLUSTER_OPERATIONS.add("GET", "/metrics", media_type="text/plain")
 async def get_metrics(broker: ControlledBroker) -> Text:
     """Return all metrics in the Prometheus text format."""
     # Imported with the first scrape: the module costs 3 MB and 20 ms.
@@ -232,13 +239,3 @@ async def metric_snapshots(broker: ControlledBroker) -> Sequence[Snapshot]:
     """Return a new snapshot of the metrics of every running process, including this one."""
     snapshots = await broker.publisher.request_all(MetricsRequest())
     return [broker.env.metrics.snapshot(), *snapshots.values()]
-
-
-HEALTH_AND_CLUSTER_OPERATIONS: Final = (
-    ApiOperation("GET", "/v1/health", Health, get_health),
-    ApiOperation("GET", "/v1/cluster", Cluster, get_cluster, errors=UNAVAILABLE),
-)
-RESET_AND_METRICS_OPERATIONS: Final = (
-    ApiOperation("POST", "/v1/reset", ResetResult, reset, errors=UNAVAILABLE),
-    ApiOperation("GET", "/metrics", "text/plain", get_metrics),
-)

@@ -46,7 +46,7 @@ from minibroker.broker.settings.definitions import (
 )
 from minibroker.broker.settings.dynamic import DEFAULT_NAME, effective
 from minibroker.broker.settings.setting import Setting, listener_name
-from minibroker.lab.control.operation import UNAVAILABLE, ApiOperation
+from minibroker.lab.control.operation import UNAVAILABLE, Operations
 from minibroker.lab.schema import Doc
 from minibroker_protocol import registry
 
@@ -207,6 +207,10 @@ class _RecentEvents:
         self.log: Final = ConnectionEventLog(broker.env.incarnation)
 
 
+CONNECTION_OPERATIONS: Final = Operations()
+
+
+@CONNECTION_OPERATIONS.add("GET", "/v1/connections", errors=UNAVAILABLE)
 async def list_connections(broker: ControlledBroker) -> ConnectionsView:
     """List client connections, limits and recent connection events."""
     env = broker.env
@@ -531,8 +535,3 @@ def _resource_text(event: ConnectionEvent) -> str:
         f"{client_ip(event.host)} was rejected: {process} has no descriptors left; close "
         f"connections, or raise the system's limit (ulimit -n)."
     )
-
-
-CONNECTION_OPERATIONS: Final = (
-    ApiOperation("GET", "/v1/connections", ConnectionsView, list_connections, errors=UNAVAILABLE),
-)

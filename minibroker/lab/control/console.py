@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from minibroker.lab.control.operation import ApiContext, ApiOperation, Redirect, Text
+from minibroker.lab.control.operation import ApiContext, Operations, Redirect, Text
 from minibroker.lab.errors import NotFound
 
 CONSOLE: Final = "/console"
@@ -57,6 +57,11 @@ HEADERS: Final = {
 }
 
 
+INDEX_OPERATIONS: Final = Operations()
+CONSOLE_OPERATIONS: Final = Operations()
+
+
+@INDEX_OPERATIONS.add("GET", "/", media_type="text/plain")
 async def get_index(context: ApiContext) -> Redirect | Text:
     """List the operations; redirect a browser to the console."""
     lines = [f"{each.method:<6} {each.path:<24} {each.summary}" for each in context.operations]
@@ -65,11 +70,15 @@ async def get_index(context: ApiContext) -> Redirect | Text:
     return Redirect(CONSOLE, text) if has_console else text
 
 
+@CONSOLE_OPERATIONS.add("GET", CONSOLE, media_type="text/html")
 async def get_console(context: ApiContext) -> Text:
     """Return the console, a page that shows connections in real time."""
     return await get_console_file(context, "index.html")
 
 
+@CONSOLE_OPERATIONS.add(
+    "GET", "/console/{name}", media_type="*/*", errors={404: "There is no file with this name."}
+)
 async def get_console_file(_: ApiContext, name: str) -> Text:
     """Return a file of the console."""
     media_type = MEDIA_TYPES.get(name)
@@ -78,6 +87,7 @@ async def get_console_file(_: ApiContext, name: str) -> Text:
     return Text((FOLDER / name).read_bytes(), media_type, HEADERS)
 
 
+@INDEX_OPERATIONS.add("GET", "/openapi.json", media_type="application/json")
 async def get_description(context: ApiContext) -> Text:
     """Return the OpenAPI description of this API."""
     # Imported with the first request, because most brokers never get one.
@@ -85,19 +95,3 @@ async def get_description(context: ApiContext) -> Text:
 
     content = json.dumps(description(context.operations), indent=1).encode()
     return Text(content, "application/json")
-
-
-INDEX_OPERATION: Final = ApiOperation("GET", "/", "text/plain", get_index)
-CONSOLE_OPERATIONS: Final = (
-    ApiOperation("GET", CONSOLE, "text/html", get_console),
-    ApiOperation(
-        "GET",
-        "/console/{name}",
-        "*/*",
-        get_console_file,
-        errors={404: "There is no file with this name."},
-    ),
-)
-DESCRIPTION_OPERATION: Final = ApiOperation(
-    "GET", "/openapi.json", "application/json", get_description
-)

@@ -8,23 +8,21 @@ is the output of this module (a test compares them). Kafka has no equivalent.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from minibroker.broker.apis.registry import APIS
-from minibroker.lab.control.actions import ACTION_KINDS, BrokerAction, BrokerActionKind
+from minibroker.lab.control.actions import BROKER_ACTIONS, BrokerAction
 from minibroker.lab.faults.actions import (
     ACTIONS,
     CLIENT_FIELDS,
     CONNECTION_FIELDS,
     ENTITY_FIELDS,
+    POINTS,
     REQUEST_FIELDS,
-    WHEN_FIELDS,
-    ActionKind,
 )
-from minibroker.lab.faults.fault_rule import RULES_MAX, FaultRule
-from minibroker.lab.faults.points import POINTS
-from minibroker.lab.schema import component
+from minibroker.lab.faults.fault_rule import RULES_MAX, WHEN_FIELDS, FaultRule
+from minibroker.lab.schema import component, record_fields, summary
 from minibroker_protocol import registry
 from minibroker_protocol.entities import selectable
 from minibroker_protocol.registry import ApiKey
@@ -86,20 +84,18 @@ def plain_lines() -> Iterator[str]:
     """The actions and fields as plain text."""
     yield "ACTIONS"
     for name, kind in ACTIONS.items():
-        yield f"  {name:<14} {kind.summary}"
-        needs = [*kind.needed, *(f"[{field}]" for field in kind.fields if field not in kind.needed)]
-        if needs:
-            yield f"  {'':<14} fields: {' '.join(needs)}"
+        yield f"  {name:<14} {summary(kind)}"
+        if fields := record_fields(kind):
+            yield f"  {'':<14} fields: {_words(fields)}"
     yield ""
     yield "HOLD POINTS"
     for name, point in POINTS.items():
         yield f"  {name:<26} {point.summary}"
     yield ""
     yield "ACTIONS OF THE BROKER, NOW (faults act)"
-    for name, action in ACTION_KINDS.items():
-        yield f"  {name:<19} {action.summary}"
-        optional = [f"[{field}]" for field in action.optional]
-        yield f"  {'':<19} fields: {' '.join([*action.needed, *optional])}"
+    for name, action in BROKER_ACTIONS.items():
+        yield f"  {name:<19} {summary(action)}"
+        yield f"  {'':<19} fields: {_words(record_fields(action))}"
     for title, names in (
         ("FIELDS OF ACTIONS", _action_fields()),
         *((f"SELECTORS: {title.upper()}", names) for title, names in _GROUPS),
@@ -111,9 +107,13 @@ def plain_lines() -> Iterator[str]:
             yield f"  {name:<17} {_schema(name).get('description', '')}"
 
 
+def _words(fields: Mapping[str, bool]) -> str:
+    return " ".join(name if is_needed else f"[{name}]" for name, is_needed in fields.items())
+
+
 def _action_fields() -> list[str]:
-    used = {field for kind in ACTIONS.values() for field in kind.fields}
-    return ["name", *(name for name in FaultRule._fields if name in used)]
+    used = {field: None for kind in ACTIONS.values() for field in record_fields(kind)}
+    return ["name", *used]
 
 
 def _actions() -> Iterator[str]:
@@ -123,7 +123,7 @@ def _actions() -> Iterator[str]:
     yield "| --- | --- | --- | --- |"
     for name, kind in ACTIONS.items():
         places = ", ".join(f"`{place}`" for place in kind.places)
-        yield f"| `{name}` | {kind.summary} | {_needs(kind)} | {places} |"
+        yield f"| `{name}` | {summary(kind)} | {_needs(kind)} | {places} |"
     yield ""
     yield "The first value of `at` is the default. Fields in parentheses are optional."
     yield ""
@@ -142,9 +142,11 @@ def _points() -> Iterator[str]:
     yield ""
 
 
-def _needs(kind: ActionKind | BrokerActionKind) -> str:
+def _needs(kind: type) -> str:
+    """The fields of an action; its place has a column of its own."""
+    fields = {name: is_needed for name, is_needed in record_fields(kind).items() if name != "at"}
     return ", ".join(
-        [*(f"`{name}`" for name in kind.needed), *(f"(`{name}`)" for name in kind.optional)]
+        f"`{name}`" if is_needed else f"(`{name}`)" for name, is_needed in fields.items()
     )
 
 
@@ -182,12 +184,8 @@ def _broker_actions() -> Iterator[str]:
     yield ""
     yield "| Action | What it does | Fields |"
     yield "| --- | --- | --- |"
-    for name, kind in ACTION_KINDS.items():
-        fields = [
-            *(f"`{each}`" for each in kind.needed),
-            *(f"(`{each}`)" for each in kind.optional),
-        ]
-        yield f"| `{name}` | {kind.summary} | {', '.join(fields)} |"
+    for name, kind in BROKER_ACTIONS.items():
+        yield f"| `{name}` | {summary(kind)} | {_needs(kind)} |"
     yield ""
     yield "| Field | Type | Meaning |"
     yield "| --- | --- | --- |"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Protocol
 
-from minibroker.lab.control.operation import ApiOperation
+from minibroker.lab.control.operation import Operations, whole_number
 from minibroker.lab.faults.fault_rule import COUNT_MAX, FaultRule, FaultView
 from minibroker.lab.schema import Doc, Fault, InvalidJson
 
@@ -69,75 +69,62 @@ class FaultContext(Protocol):
         """Its fault rules."""
 
 
+FAULT_OPERATIONS: Final = Operations()
+_NO_FAULT: Final = {404: "There is no fault rule with this id."}
+
+
+@FAULT_OPERATIONS.add("GET", "/v1/faults")
 async def list_faults(context: FaultContext) -> FaultList:
     """List all fault rules, with their hits."""
     return FaultList(context.faults.register.views())
 
 
-async def get_fault(context: FaultContext, fault_id: str) -> FaultView:
-    """Return a fault rule with its hits."""
-    return context.faults.register.view(fault_id)
-
-
+@FAULT_OPERATIONS.add(
+    "POST",
+    "/v1/faults",
+    status=201,
+    errors={409: "There is a rule with this name, or too many rules are set."},
+    example={"action": "error", "api": "Produce", "error": "NOT_ENOUGH_REPLICAS", "first": 2},
+)
 async def add_fault(context: FaultContext, rule: FaultRule) -> FaultView:
     """Add a fault rule; respond when every process applies it."""
     return await context.faults.add(rule)
 
 
-async def remove_fault(context: FaultContext, fault_id: str) -> None:
-    """Remove a fault rule, and release what it holds."""
-    await context.faults.remove(fault_id)
-
-
+@FAULT_OPERATIONS.add("DELETE", "/v1/faults")
 async def remove_faults(context: FaultContext) -> None:
     """Remove all fault rules."""
     await context.faults.remove_all()
 
 
+@FAULT_OPERATIONS.add("POST", "/v1/faults/{fault_id}/release", errors=_NO_FAULT)
 async def release_fault(context: FaultContext, fault_id: str) -> FaultRelease:
     """Release what a fault rule holds."""
     return FaultRelease(context.faults.register.release(fault_id))
 
 
+@FAULT_OPERATIONS.add(
+    "GET",
+    "/v1/faults/{fault_id}/wait",
+    errors={408: "The rule has not fired so often within the timeout.", **_NO_FAULT},
+)
 async def wait_fault(context: FaultContext, fault_id: str, wait: FaultWait) -> FaultView:
     """Wait until a fault rule has fired: `?hits=…&timeout_ms=…`."""
-    for name, text, highest in (
-        ("hits", wait.hits, COUNT_MAX),
-        ("timeout_ms", wait.timeout_ms, WAIT_MS_MAX),
-    ):
-        if not (text.isascii() and text.isdecimal() and int(text[:12]) <= highest):
-            raise InvalidJson([Fault(name, f"must be a number from 0 to {highest}")])
-    return await context.faults.register.wait(fault_id, int(wait.hits), int(wait.timeout_ms))
+    faults: list[Fault] = []
+    hits = whole_number("hits", wait.hits, COUNT_MAX, faults)
+    timeout_ms = whole_number("timeout_ms", wait.timeout_ms, WAIT_MS_MAX, faults)
+    if faults:
+        raise InvalidJson(faults)
+    return await context.faults.register.wait(fault_id, hits, timeout_ms)
 
 
-_NO_FAULT: Final = {404: "There is no fault rule with this id."}
+@FAULT_OPERATIONS.add("GET", "/v1/faults/{fault_id}", errors=_NO_FAULT)
+async def get_fault(context: FaultContext, fault_id: str) -> FaultView:
+    """Return a fault rule with its hits."""
+    return context.faults.register.view(fault_id)
 
-FAULT_OPERATIONS: Final = (
-    ApiOperation("GET", "/v1/faults", FaultList, list_faults),
-    ApiOperation(
-        "POST",
-        "/v1/faults",
-        FaultView,
-        add_fault,
-        body=FaultRule,
-        status=201,
-        errors={409: "There is a rule with this name, or too many rules are set."},
-        example={"action": "error", "api": "Produce", "error": "NOT_ENOUGH_REPLICAS", "first": 2},
-    ),
-    ApiOperation("DELETE", "/v1/faults", None, remove_faults, status=204),
-    ApiOperation(
-        "GET",
-        "/v1/faults/{fault_id}/wait",
-        FaultView,
-        wait_fault,
-        query=FaultWait,
-        errors={408: "The rule has not fired so often within the timeout.", **_NO_FAULT},
-    ),
-    ApiOperation(
-        "POST", "/v1/faults/{fault_id}/release", FaultRelease, release_fault, errors=_NO_FAULT
-    ),
-    ApiOperation("GET", "/v1/faults/{fault_id}", FaultView, get_fault, errors=_NO_FAULT),
-    ApiOperation(
-        "DELETE", "/v1/faults/{fault_id}", None, remove_fault, status=204, errors=_NO_FAULT
-    ),
-)
+
+@FAULT_OPERATIONS.add("DELETE", "/v1/faults/{fault_id}", errors=_NO_FAULT)
+async def remove_fault(context: FaultContext, fault_id: str) -> None:
+    """Remove a fault rule, and release what it holds."""
+    await context.faults.remove(fault_id)

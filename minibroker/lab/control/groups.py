@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 from minibroker.broker.metadata.placement import group_owner
 from minibroker.broker.process.messages import GroupsRequest
 from minibroker.broker.settings.definitions import OFFSETS_TOPIC_NUM_PARTITIONS
-from minibroker.lab.control.operation import UNAVAILABLE, ApiOperation
+from minibroker.lab.control.operation import UNAVAILABLE, Operations
 from minibroker.lab.control.topics import get_topic
 from minibroker.lab.errors import NotFound, Unavailable
 from minibroker.lab.schema import Doc
@@ -81,6 +81,10 @@ class GroupView(NamedTuple):
     offsets: tuple[CommittedOffsetView, ...]
 
 
+GROUP_OPERATIONS: Final = Operations()
+
+
+@GROUP_OPERATIONS.add("GET", "/v1/groups", errors=UNAVAILABLE)
 async def list_groups(broker: ControlledBroker) -> GroupList:
     """List all consumer groups."""
     return GroupList(
@@ -97,6 +101,9 @@ async def group_overviews(broker: ControlledBroker) -> list[GroupOverview]:
     return [group for groups in overviews.values() for group in groups]
 
 
+@GROUP_OPERATIONS.add(
+    "GET", "/v1/groups/{group_id}", errors={404: "There is no group with this id.", **UNAVAILABLE}
+)
 async def get_group(broker: ControlledBroker, group_id: str) -> GroupView:
     """Return a group: members, their partitions, committed offsets and lag."""
     partitions = broker.env.settings[OFFSETS_TOPIC_NUM_PARTITIONS]
@@ -146,15 +153,3 @@ def _committed(
         end = ends.get((topic, partition))
         lag = None if end is None else max(end - committed.offset, 0)
         yield CommittedOffsetView(topic, partition, committed.offset, committed.metadata, end, lag)
-
-
-GROUP_OPERATIONS: Final = (
-    ApiOperation("GET", "/v1/groups", GroupList, list_groups, errors=UNAVAILABLE),
-    ApiOperation(
-        "GET",
-        "/v1/groups/{group_id}",
-        GroupView,
-        get_group,
-        errors={404: "There is no group with this id.", **UNAVAILABLE},
-    ),
-)

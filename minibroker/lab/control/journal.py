@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from minibroker.broker.settings.names import similar_names
-from minibroker.lab.control.operation import ApiOperation, Stream
+from minibroker.lab.control.operation import Operations, Stream, whole_number
 from minibroker.lab.errors import NotFound, json_bytes
 from minibroker.lab.journal.assertions import (
     AssertionResult,
@@ -269,6 +269,11 @@ class JournalContext(Protocol):
 # Operations -----------------------------------------------------------------------------------
 
 
+JOURNAL_OPERATIONS: Final = Operations()
+_OFF: Final = {409: "The journal is off."}
+
+
+@JOURNAL_OPERATIONS.add("GET", "/v1/journal/state")
 async def get_journal(context: JournalContext) -> JournalView:
     """Return whether the journal is on, and its size."""
     collector = context.journal
@@ -285,6 +290,7 @@ async def get_journal(context: JournalContext) -> JournalView:
     )
 
 
+@JOURNAL_OPERATIONS.add("POST", "/v1/journal", example={"enabled": True})
 async def change_journal(context: JournalContext, change: JournalChange) -> JournalView:
     """Switch the journal on or off; respond when every process records, or none."""
     if change == JournalChange():
@@ -298,11 +304,13 @@ async def change_journal(context: JournalContext, change: JournalChange) -> Jour
     return await get_journal(context)
 
 
+@JOURNAL_OPERATIONS.add("DELETE", "/v1/journal")
 async def clear_journal(context: JournalContext) -> None:
     """Drop all entries of the journal."""
     await context.journal.clear()
 
 
+@JOURNAL_OPERATIONS.add("GET", "/v1/journal", errors=_OFF)
 async def find_entries(context: JournalContext, query: EntryQuery) -> JournalPage:
     """Return entries of the journal: `?kind=…&api=…&client_id=…&after=…&wait_ms=…`."""
     request, collector = read_query(query), context.journal
@@ -328,6 +336,7 @@ async def find_entries(context: JournalContext, query: EntryQuery) -> JournalPag
     )
 
 
+@JOURNAL_OPERATIONS.add("GET", "/v1/journal/stream", media_type="application/jsonl", errors=_OFF)
 async def stream_entries(context: JournalContext, query: EntryQuery) -> Stream:
     """Stream entries of the journal as lines of JSON, without end; blank lines mean nothing."""
     read_query(query)
@@ -359,6 +368,11 @@ async def send_entries(collector: JournalCollector, query: EntryQuery, send: Sen
             await collector.pause()
 
 
+@JOURNAL_OPERATIONS.add(
+    "GET",
+    "/v1/journal/frames/{sequence}",
+    errors={404: "There is no such entry, or its frame is not kept.", **_OFF},
+)
 async def dissect_frame(context: JournalContext, sequence: str) -> FrameView:
     """Return what every byte of the frame of a request or response means."""
     is_number = sequence.isascii() and sequence.isdecimal() and len(sequence) < DIGITS_MAX
@@ -373,6 +387,12 @@ async def dissect_frame(context: JournalContext, sequence: str) -> FrameView:
     raise NotFound("NO_SUCH_FRAME", f"no frame of an entry {number} is kept")
 
 
+@JOURNAL_OPERATIONS.add(
+    "POST",
+    "/v1/journal/assert",
+    errors=_OFF,
+    example={"happened": {"kind": "request", "api": "Produce"}, "wait_ms": 5000},
+)
 async def assert_entries(context: JournalContext, assertion: JournalAssertion) -> AssertionView:
     """Check what has happened, in which order, or what has not happened."""
     given = [assertion.happened, assertion.in_order, assertion.absent]
@@ -432,54 +452,6 @@ def _conditions(assertion: JournalAssertion) -> Iterator[tuple[str, EntryConditi
         yield "absent", assertion.absent
 
 
-_OFF: Final = {409: "The journal is off."}
-
-JOURNAL_OPERATIONS: Final = (
-    ApiOperation(
-        "GET",
-        "/v1/journal",
-        JournalPage,
-        find_entries,
-        query=EntryQuery,
-        errors=_OFF,
-    ),
-    ApiOperation("GET", "/v1/journal/state", JournalView, get_journal),
-    ApiOperation(
-        "GET",
-        "/v1/journal/stream",
-        "application/jsonl",
-        stream_entries,
-        query=EntryQuery,
-        errors=_OFF,
-    ),
-    ApiOperation(
-        "GET",
-        "/v1/journal/frames/{sequence}",
-        FrameView,
-        dissect_frame,
-        errors={404: "There is no such entry, or its frame is not kept.", **_OFF},
-    ),
-    ApiOperation(
-        "POST",
-        "/v1/journal",
-        JournalView,
-        change_journal,
-        body=JournalChange,
-        example={"enabled": True},
-    ),
-    ApiOperation("DELETE", "/v1/journal", None, clear_journal, status=204),
-    ApiOperation(
-        "POST",
-        "/v1/journal/assert",
-        AssertionView,
-        assert_entries,
-        body=JournalAssertion,
-        errors=_OFF,
-        example={"happened": {"kind": "request", "api": "Produce"}, "wait_ms": 5000},
-    ),
-)
-
-
 # Queries and views ----------------------------------------------------------------------------
 
 _CODE_DIGITS_MAX: Final = 6
@@ -515,10 +487,10 @@ def read_query(query: EntryQuery) -> EntryRequest:
             topic=query.topic or None,
             group=query.group or None,
             error=query.error or None,
-            after=_number("after", query.after, NUMBER_MAX, faults),
+            after=whole_number("after", query.after, NUMBER_MAX, faults),
         ),
-        limit=_number("limit", query.limit, ENTRIES_MAX, faults),
-        wait_ms=_number("wait_ms", query.wait_ms, WAIT_MS_MAX, faults),
+        limit=whole_number("limit", query.limit, ENTRIES_MAX, faults),
+        wait_ms=whole_number("wait_ms", query.wait_ms, WAIT_MS_MAX, faults),
         frames=_flag("frames", query.frames, faults),
         decode=_flag("decode", query.decode, faults),
     )
@@ -608,13 +580,6 @@ def _unknown(path: str, name: str, known: list[str]) -> Fault:
     near = similar_names(name, known, count_max=1, similarity_min=SIMILARITY_MIN)
     advice = f"; did you mean {near[0]!r}?" if near else ""
     return Fault(path, f"{name[:60]!r} is not known{advice}")
-
-
-def _number(path: str, text: str, highest: int, faults: list[Fault]) -> int:
-    if text.isascii() and text.isdecimal() and int(text[:20]) <= highest:
-        return int(text[:20])
-    faults.append(Fault(path, f"must be a number from 0 to {highest}"))
-    return 0
 
 
 def _flag(path: str, text: str, faults: list[Fault]) -> bool:

@@ -23,7 +23,7 @@ from minibroker.broker.security.acl import Operation, Permission
 from minibroker.broker.settings.definitions import CONTROL_LISTENER
 from minibroker.broker.settings.listeners import has_tls
 from minibroker.broker.settings.types import HostPort
-from minibroker.lab.control.operation import UNAVAILABLE, ApiOperation
+from minibroker.lab.control.operation import UNAVAILABLE, Operations
 from minibroker.lab.errors import Conflict, NotFound, Unavailable
 from minibroker.lab.schema import Doc, Fault, InvalidJson, Length
 
@@ -79,6 +79,10 @@ class _OpenNamespaces:
         self.by_name: Final[dict[str, _OpenNamespace]] = {}
 
 
+NAMESPACE_OPERATIONS: Final = Operations()
+
+
+@NAMESPACE_OPERATIONS.add("GET", "/v1/namespaces")
 async def list_namespaces(broker: ControlledBroker) -> NamespaceList:
     """List all namespaces with their addresses."""
     return NamespaceList(
@@ -86,6 +90,16 @@ async def list_namespaces(broker: ControlledBroker) -> NamespaceList:
     )
 
 
+@NAMESPACE_OPERATIONS.add(
+    "POST",
+    "/v1/namespaces",
+    status=201,
+    errors={
+        409: "There is a namespace with this name, or there are too many.",
+        **UNAVAILABLE,
+    },
+    example={"name": "test-7"},
+)
 async def open_namespace(broker: ControlledBroker, new: NamespaceCreation) -> NamespaceView:
     """Open a namespace: an address at which clients see only the names that they use there."""
     # Imported with the first namespace: most brokers have none.
@@ -123,6 +137,11 @@ def _plaintext_address(broker: ControlledBroker) -> HostPort:
     raise Conflict("NO_PLAINTEXT_LISTENER", "a namespace needs a listener without TLS")
 
 
+@NAMESPACE_OPERATIONS.add(
+    "DELETE",
+    "/v1/namespaces/{name}",
+    errors={404: "There is no namespace with this name.", **UNAVAILABLE},
+)
 async def remove_namespace(broker: ControlledBroker, name: str) -> None:
     """Close a namespace, and delete its topics, groups and ACLs."""
     opened = broker.state(_OpenNamespaces).by_name.pop(name, None)
@@ -174,29 +193,3 @@ async def _serve(server: ProxyServer, opened: _OpenNamespace) -> None:
     finally:
         server.close()
         opened.ended.set()
-
-
-NAMESPACE_OPERATIONS: Final = (
-    ApiOperation("GET", "/v1/namespaces", NamespaceList, list_namespaces),
-    ApiOperation(
-        "POST",
-        "/v1/namespaces",
-        NamespaceView,
-        open_namespace,
-        body=NamespaceCreation,
-        status=201,
-        errors={
-            409: "There is a namespace with this name, or there are too many.",
-            **UNAVAILABLE,
-        },
-        example={"name": "test-7"},
-    ),
-    ApiOperation(
-        "DELETE",
-        "/v1/namespaces/{name}",
-        None,
-        remove_namespace,
-        status=204,
-        errors={404: "There is no namespace with this name.", **UNAVAILABLE},
-    ),
-)

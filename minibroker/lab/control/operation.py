@@ -1,14 +1,19 @@
 """One operation of the control API, and the kinds of responses.
 
-Owns the shape of a row of the table of operations. It must never know an operation. Invariant: a
-row says all that the application, the OpenAPI description and the reference need. Kafka has no HTTP
-API.
+Owns the declaration of operations. It must never know an operation. Invariant: a function with its
+types, its docstring and its ``Operations.add`` says all that the application, the OpenAPI
+description and the reference need. Kafka has no HTTP API.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
+
+from minibroker.lab.schema import Fault
+
+NUMBER_DIGITS_MAX: Final = 20
+"""Digits of a number in a query that are read."""
 
 UNAVAILABLE: Final = {503: "A process is restarting, or the broker is stopping."}
 
@@ -86,6 +91,64 @@ class ApiOperation(NamedTuple):
         start, _, rest = self.path.partition("{")
         end = rest.partition("}")[2]
         return path.startswith(start) and path.endswith(end)
+
+
+RunT = TypeVar("RunT", bound=Callable[..., Awaitable[object]])
+
+
+class Operations(list[ApiOperation]):
+    """The operations of a feature, in the order in which requests are compared with their paths."""
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        *,
+        media_type: str = "",
+        status: int = 200,
+        errors: Mapping[int, str] = {},
+        example: Mapping[str, Any] | None = None,
+    ) -> Callable[[RunT], RunT]:
+        """Declare a function as an operation, as in ``ApiOperation``.
+
+        The types of its parameters and result are those of body or query, and of the response.
+        """
+
+        def declare(run: RunT) -> RunT:
+            context, *_ = run.__annotations__.values()
+            # The type of the context may be imported for type checkers only.
+            _, *arguments, answer = get_type_hints(run, localns={context: object}).values()
+            record = arguments[-1] if len(arguments) > ("{" in path) else None
+            is_query = method == "GET"
+            operation = ApiOperation(
+                method,
+                path,
+                media_type or _answer(answer),
+                run,
+                body=None if is_query else record,
+                query=record if is_query else None,
+                status=204 if answer is type(None) else status,
+                errors=errors,
+                example=example,
+            )
+            self.append(operation)
+            return run
+
+        return declare
+
+
+def _answer(hint: Any) -> type | None:
+    """The record that an operation returns; None if it returns none."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not Answer]
+    return None if kinds[0] is type(None) else kinds[0]
+
+
+def whole_number(name: str, text: str, highest: int, faults: list[Fault]) -> int:
+    """The number in a text of a query; anything else is a fault."""
+    if text.isascii() and text.isdecimal() and int(text[:NUMBER_DIGITS_MAX]) <= highest:
+        return int(text[:NUMBER_DIGITS_MAX])
+    faults.append(Fault(name, f"must be a number from 0 to {highest}"))
+    return 0
 
 
 class ApiContext(Protocol):

@@ -1,7 +1,7 @@
 """All operations of the control API of a broker.
 
 Owns their order in the index, the OpenAPI description and the reference. Must never know what one
-does: each feature is a module of its own, with its records, operations and their rows. The
+does: each feature is a module of its own, with its records and operations. The
 invariant: ``OPERATIONS`` contains every operation, and each one is documented.
 """
 
@@ -12,16 +12,9 @@ from typing import Final
 from minibroker.lab.control.actions import ACTION_OPERATIONS
 from minibroker.lab.control.client_metrics import CLIENT_METRICS_OPERATIONS
 from minibroker.lab.control.clock import CLOCK_OPERATIONS
-from minibroker.lab.control.cluster import (
-    HEALTH_AND_CLUSTER_OPERATIONS,
-    RESET_AND_METRICS_OPERATIONS,
-)
+from minibroker.lab.control.cluster import CLUSTER_OPERATIONS
 from minibroker.lab.control.connections import CONNECTION_OPERATIONS
-from minibroker.lab.control.console import (
-    CONSOLE_OPERATIONS,
-    DESCRIPTION_OPERATION,
-    INDEX_OPERATION,
-)
+from minibroker.lab.control.console import CONSOLE_OPERATIONS, INDEX_OPERATIONS
 from minibroker.lab.control.faults import FAULT_OPERATIONS
 from minibroker.lab.control.groups import GROUP_OPERATIONS
 from minibroker.lab.control.journal import JOURNAL_OPERATIONS
@@ -32,9 +25,9 @@ from minibroker.lab.control.snapshots import SNAPSHOT_OPERATIONS
 from minibroker.lab.control.topics import TOPIC_OPERATIONS
 
 OPERATIONS: Final[tuple[ApiOperation, ...]] = (
-    INDEX_OPERATION,
+    *INDEX_OPERATIONS,
     *CONSOLE_OPERATIONS,
-    *HEALTH_AND_CLUSTER_OPERATIONS,
+    *CLUSTER_OPERATIONS,
     *TOPIC_OPERATIONS,
     *GROUP_OPERATIONS,
     *CONNECTION_OPERATIONS,
@@ -46,6 +39,4 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     *SNAPSHOT_OPERATIONS,
     *JOURNAL_OPERATIONS,
     *NAMESPACE_OPERATIONS,
-    *RESET_AND_METRICS_OPERATIONS,
-    DESCRIPTION_OPERATION,
 )

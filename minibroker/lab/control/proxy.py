@@ -20,11 +20,11 @@ from minibroker import __version__
 from minibroker.broker.metrics import log
 from minibroker.broker.settings.types import HostPort
 from minibroker.lab.control.cluster import Health, ProcessHealth
-from minibroker.lab.control.console import DESCRIPTION_OPERATION, INDEX_OPERATION
+from minibroker.lab.control.console import INDEX_OPERATIONS
 from minibroker.lab.control.faults import FAULT_OPERATIONS
 from minibroker.lab.control.journal import JOURNAL_OPERATIONS
 from minibroker.lab.control.journal_collector import JournalCollector, journal_of_one_process
-from minibroker.lab.control.operation import ApiOperation
+from minibroker.lab.control.operation import ApiOperation, Operations
 from minibroker.lab.control.serve import listener_url, open_listener, serve
 from minibroker.lab.proxy.addresses import ListenFailed
 from minibroker.lab.proxy.faults import ProxyFaults
@@ -60,6 +60,10 @@ class ControlledProxy:
         self.started: Final = trio.current_time()
 
 
+_HEALTH_OPERATIONS: Final = Operations()
+
+
+@_HEALTH_OPERATIONS.add("GET", "/v1/health")
 async def get_health(proxy: ControlledProxy) -> Health:
     """Return the health of the broker; 503 until all processes that clients need are running."""
     return Health(
@@ -73,11 +77,10 @@ async def get_health(proxy: ControlledProxy) -> Health:
 
 
 PROXY_OPERATIONS: Final[tuple[ApiOperation, ...]] = (
-    INDEX_OPERATION,
-    ApiOperation("GET", "/v1/health", Health, get_health),
+    *INDEX_OPERATIONS,
+    *_HEALTH_OPERATIONS,
     *FAULT_OPERATIONS,
     *JOURNAL_OPERATIONS,
-    DESCRIPTION_OPERATION,
 )
 """The operations that a proxy has."""
 

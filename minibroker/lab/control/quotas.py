@@ -16,7 +16,7 @@ from minibroker.broker.quotas.ledger import NamedThrottle, QuotaLedger, QuotaUsa
 from minibroker.broker.quotas.manager import EXEMPT, ClientQuotaManager
 from minibroker.broker.quotas.types import BY_NAME, CLIENT_QUOTA_TYPES, QuotaType
 from minibroker.broker.settings.definitions import QUOTA_THROTTLE_MODE
-from minibroker.lab.control.operation import ApiOperation
+from minibroker.lab.control.operation import Operations
 from minibroker.lab.errors import NotFound
 from minibroker.lab.schema import Doc, Fault, InvalidJson
 from minibroker.runtime.clock import now_ms as clock_now_ms
@@ -156,6 +156,10 @@ class QuotaExplanation(NamedTuple):
     ]
 
 
+QUOTA_OPERATIONS: Final = Operations()
+
+
+@QUOTA_OPERATIONS.add("GET", "/v1/quotas")
 async def list_quotas(broker: ControlledBroker) -> QuotasView:
     """List usage and quotas of clients: bytes, request time and topic changes."""
     quotas, ledger, now_ms = broker.scope.quotas, broker.env.ledger, clock_now_ms(broker.env.clock)
@@ -202,6 +206,7 @@ def _use(quotas: ClientQuotaManager, entry: QuotaUsage, now_ms: int) -> QuotaUse
     )
 
 
+@QUOTA_OPERATIONS.add("GET", "/v1/quotas/explain")
 async def explain_quota(broker: ControlledBroker, question: QuotaQuery) -> QuotaExplanation:
     """Explain why a client is or is not throttled: `?user=…&client_id=…&type=…`."""
     if question.type not in TYPES:
@@ -261,9 +266,3 @@ def _path(kind: QuotaType, bound: Bound | None) -> str | None:
     if bound is None:
         return None
     return kind.row.default_setting if bound.entity is None else f"/config/{bound.entity.path}"
-
-
-QUOTA_OPERATIONS: Final = (
-    ApiOperation("GET", "/v1/quotas", QuotasView, list_quotas),
-    ApiOperation("GET", "/v1/quotas/explain", QuotaExplanation, explain_quota, query=QuotaQuery),
-)

@@ -22,7 +22,7 @@ from minibroker.broker.metadata.store.tree import StoreError, UnavailableError
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import CONTROLLER, note_state
 from minibroker.broker.process.messages import PauseRequests, RestoreLogs, ResumeRequests, SaveLogs
-from minibroker.lab.control.operation import UNAVAILABLE, ApiOperation
+from minibroker.lab.control.operation import UNAVAILABLE, Operations
 from minibroker.lab.errors import ApiError, Conflict, NotFound, Unavailable
 from minibroker.lab.schema import Doc, Fault, InvalidJson, Length
 
@@ -74,11 +74,17 @@ class SnapshotList(NamedTuple):
     snapshots: tuple[SnapshotView, ...]
 
 
+SNAPSHOT_OPERATIONS: Final = Operations()
+_NO_SNAPSHOT: Final = {404: "There is no snapshot with this name."}
+
+
+@SNAPSHOT_OPERATIONS.add("GET", "/v1/snapshots")
 async def list_snapshots(broker: ControlledBroker) -> SnapshotList:
     """List all snapshots, the oldest first."""
     return SnapshotList(tuple(sorted(_views(broker), key=lambda view: view.taken_ms)))
 
 
+@SNAPSHOT_OPERATIONS.add("GET", "/v1/snapshots/{name}", errors=_NO_SNAPSHOT)
 async def get_snapshot(broker: ControlledBroker, name: str) -> SnapshotView:
     """Return a snapshot."""
     if SNAPSHOT_NAME.fullmatch(name) is not None:
@@ -95,6 +101,16 @@ class _ChangeLock:
         self.lock: Final = trio.Lock()
 
 
+@SNAPSHOT_OPERATIONS.add(
+    "POST",
+    "/v1/snapshots",
+    status=201,
+    errors={
+        409: "There is a snapshot with this name, or there are too many.",
+        **UNAVAILABLE,
+    },
+    example={"name": "prepared"},
+)
 async def take_snapshot(broker: ControlledBroker, new: SnapshotCreation) -> SnapshotView:
     """Take a snapshot of everything that was acknowledged so far."""
     async with broker.state(_ChangeLock).lock:
@@ -131,6 +147,9 @@ async def _save(broker: ControlledBroker, name: str, directory: Path) -> list[Sa
     return answers
 
 
+@SNAPSHOT_OPERATIONS.add(
+    "POST", "/v1/snapshots/{name}/restore", errors={**_NO_SNAPSHOT, **UNAVAILABLE}
+)
 async def restore_snapshot(broker: ControlledBroker, name: str) -> SnapshotView:
     """Return the broker to a snapshot; connections with a request in flight are closed."""
     async with broker.state(_ChangeLock).lock:
@@ -149,6 +168,7 @@ async def restore_snapshot(broker: ControlledBroker, name: str) -> SnapshotView:
         return view
 
 
+@SNAPSHOT_OPERATIONS.add("DELETE", "/v1/snapshots/{name}", errors={**_NO_SNAPSHOT, **UNAVAILABLE})
 async def remove_snapshot(broker: ControlledBroker, name: str) -> None:
     """Remove a snapshot."""
     async with broker.state(_ChangeLock).lock:
@@ -220,39 +240,3 @@ def _storage_errors() -> Iterator[None]:
 
 def _too_many(text: str) -> ApiError:
     return Conflict("TOO_MANY_SNAPSHOTS", text, "Remove those not needed.")
-
-
-_NO_SNAPSHOT: Final = {404: "There is no snapshot with this name."}
-
-SNAPSHOT_OPERATIONS: Final = (
-    ApiOperation("GET", "/v1/snapshots", SnapshotList, list_snapshots),
-    ApiOperation(
-        "POST",
-        "/v1/snapshots",
-        SnapshotView,
-        take_snapshot,
-        body=SnapshotCreation,
-        status=201,
-        errors={
-            409: "There is a snapshot with this name, or there are too many.",
-            **UNAVAILABLE,
-        },
-        example={"name": "prepared"},
-    ),
-    ApiOperation(
-        "POST",
-        "/v1/snapshots/{name}/restore",
-        SnapshotView,
-        restore_snapshot,
-        errors={**_NO_SNAPSHOT, **UNAVAILABLE},
-    ),
-    ApiOperation("GET", "/v1/snapshots/{name}", SnapshotView, get_snapshot, errors=_NO_SNAPSHOT),
-    ApiOperation(
-        "DELETE",
-        "/v1/snapshots/{name}",
-        None,
-        remove_snapshot,
-        status=204,
-        errors={**_NO_SNAPSHOT, **UNAVAILABLE},
-    ),
-)

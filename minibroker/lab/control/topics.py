@@ -15,7 +15,7 @@ from minibroker.broker.metadata.topics import NewTopic
 from minibroker.broker.process.messages import CompactRequest, LogsRequest, LogView
 from minibroker.broker.settings.dynamic import effective
 from minibroker.broker.settings.topics import CLEANUP_POLICY, topic_value
-from minibroker.lab.control.operation import UNAVAILABLE, ApiOperation
+from minibroker.lab.control.operation import UNAVAILABLE, Operations
 from minibroker.lab.errors import ApiError, Conflict, NotFound, Unavailable
 from minibroker.lab.schema import Doc, Length, Range
 from minibroker_protocol.errors import ErrorCode
@@ -94,6 +94,10 @@ class TopicCreation(NamedTuple):
     ] = {}
 
 
+TOPIC_OPERATIONS: Final = Operations()
+
+
+@TOPIC_OPERATIONS.add("GET", "/v1/topics", errors=UNAVAILABLE)
 async def list_topics(broker: ControlledBroker) -> TopicList:
     """List all topics."""
     return TopicList(
@@ -104,6 +108,7 @@ async def list_topics(broker: ControlledBroker) -> TopicList:
     )
 
 
+@TOPIC_OPERATIONS.add("GET", "/v1/topics/{name}", errors={404: _NO_TOPIC, **UNAVAILABLE})
 async def get_topic(broker: ControlledBroker, name: str) -> TopicView:
     """Return a topic: partitions with leader, offsets and size, and its configs."""
     topic = broker.image.topics.get(name)
@@ -133,6 +138,13 @@ async def get_topic(broker: ControlledBroker, name: str) -> TopicView:
     )
 
 
+@TOPIC_OPERATIONS.add(
+    "POST",
+    "/v1/topics",
+    status=201,
+    errors={409: "A topic with this name already exists.", **UNAVAILABLE},
+    example={"name": "orders", "partitions": 3, "configs": {"retention.ms": "60000"}},
+)
 async def create_topic(broker: ControlledBroker, new: TopicCreation) -> TopicView:
     """Create a topic; respond when every process has the new metadata."""
     partitions = -1 if new.partitions is None else new.partitions
@@ -145,6 +157,7 @@ async def create_topic(broker: ControlledBroker, new: TopicCreation) -> TopicVie
     return await get_topic(broker, new.name)
 
 
+@TOPIC_OPERATIONS.add("DELETE", "/v1/topics/{name}", errors={404: _NO_TOPIC, **UNAVAILABLE})
 async def delete_topic(broker: ControlledBroker, name: str) -> None:
     """Delete a topic; respond when every process has the new metadata."""
     outcome = await broker.scope.cluster.delete_topics([name])
@@ -154,6 +167,15 @@ async def delete_topic(broker: ControlledBroker, name: str) -> None:
         raise _rejected(rejection)
 
 
+@TOPIC_OPERATIONS.add(
+    "POST",
+    "/v1/compact/{name}",
+    errors={
+        404: _NO_TOPIC,
+        409: "The topic is not compacted, or a partition can't be.",
+        **UNAVAILABLE,
+    },
+)
 async def compact_topic(broker: ControlledBroker, name: str) -> TopicView:
     """Compact a topic now, from a new segment on; respond when that is done."""
     if name not in broker.image.topics:
@@ -189,40 +211,3 @@ def _rejected(rejection: ChangeRejected) -> ApiError:
     if rejection.code == ErrorCode.REQUEST_TIMED_OUT:
         return Unavailable("CONFIG_STORE_NOT_AVAILABLE", rejection.text)
     return ApiError(rejection.code.name, rejection.text)
-
-
-TOPIC_OPERATIONS: Final = (
-    ApiOperation("GET", "/v1/topics", TopicList, list_topics, errors=UNAVAILABLE),
-    ApiOperation(
-        "POST",
-        "/v1/topics",
-        TopicView,
-        create_topic,
-        body=TopicCreation,
-        status=201,
-        errors={409: "A topic with this name already exists.", **UNAVAILABLE},
-        example={"name": "orders", "partitions": 3, "configs": {"retention.ms": "60000"}},
-    ),
-    ApiOperation(
-        "GET", "/v1/topics/{name}", TopicView, get_topic, errors={404: _NO_TOPIC, **UNAVAILABLE}
-    ),
-    ApiOperation(
-        "DELETE",
-        "/v1/topics/{name}",
-        None,
-        delete_topic,
-        status=204,
-        errors={404: _NO_TOPIC, **UNAVAILABLE},
-    ),
-    ApiOperation(
-        "POST",
-        "/v1/compact/{name}",
-        TopicView,
-        compact_topic,
-        errors={
-            404: _NO_TOPIC,
-            409: "The topic is not compacted, or a partition can't be.",
-            **UNAVAILABLE,
-        },
-    ),
-)

@@ -1,20 +1,60 @@
-"""The table of fault actions, and which fields of a rule belong to each.
+"""The actions of fault rules: one class for each, with all that is special about it.
 
-Owns one row for each action: what it does, where it can happen, and its fields. It must never know
-how an action is carried out. Invariant: every action of ``faults.fault_rule`` has a row, and a
-field of a rule is a selector, says when the rule fires, or belongs to an action.
+Owns the fields of each action with their meaning, where it can happen, what it needs to have an
+effect, and what it does to a response, to a request and to the broker. It must never know which
+rules match or fire, nor a socket: what waits and disconnects is passed in. Invariant: an action is
+a class of this file; the validation, the reference page, the OpenAPI description and the help of
+the commands follow from it. Only failed appends are carried out elsewhere, in the process that owns
+the logs. Kafka has no equivalent; Trogdor's ``TaskSpec`` describes faults of whole nodes.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+)
 
+from minibroker.broker.settings.names import similar_names
+from minibroker.lab.faults.response_fields import can_encode, response_faults, set_fields
+from minibroker.lab.schema import SIMILARITY_MIN, Doc, Fault, Length, Range
+from minibroker_protocol import registry
+from minibroker_protocol.entities import element_of, fields_of, is_entity_array
+from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.registry import ApiKey, ApiSchema
+from minibroker_protocol.schema import Struct
+from minibroker_protocol.versions import HIGHEST, NONE, Versions
 
-BEFORE, AFTER, MIDDLE = "before", "after", "middle"
+if TYPE_CHECKING:
+    from minibroker_protocol.messages.fetch import PartitionData
 
-CRC, TAGGED_FIELD = "crc", "tagged_field"
-"""Parts of a response that are corrupted before it is encoded."""
+TIME_MS_MAX: Final = 7 * 24 * 3600 * 1000
+PAUSE_MS_MAX: Final = 60_000
+INT32_MAX: Final = 2**31 - 1
+
+FaultPlace: TypeAlias = Literal["before", "after", "middle"]
+
+BEFORE: Final = "before"
+AFTER: Final = "after"
+MIDDLE: Final = "middle"
+WAITING: Final = "waiting"
+"""The place in the course of a fetch at which it would wait for records."""
+INSIDE: Final = "inside"
+"""The place of a hold point that no request passes."""
+
+# What rules select by -----------------------------------------------------------------------------
 
 REQUEST_FIELDS: Final = ("api", "version_min", "version_max", "correlation_id")
 CONNECTION_FIELDS: Final = ("connection", "address", "listener")
@@ -32,152 +72,822 @@ ENTITY_FIELDS: Final = {
 """Selectors that match entities of a request, with their keys."""
 
 SELECTORS: Final = (*REQUEST_FIELDS, *CLIENT_FIELDS, *CONNECTION_FIELDS, *ENTITY_FIELDS)
-COUNTS: Final = ("first", "nth", "every", "probability")
-"""Fields that say which matches fire; a rule has one of them at most."""
 
-WHEN_FIELDS: Final = (*COUNTS, "seed", "after_ms", "until_ms")
+_OF_REQUESTS: Final = (*CLIENT_FIELDS, *CONNECTION_FIELDS, "correlation_id")
+
+# Hold points --------------------------------------------------------------------------------------
+
+FaultPoint: TypeAlias = Literal[
+    "produce.appended",
+    "fetch.waiting",
+    "group.preparing_rebalance",
+    "transaction.prepared",
+    "transaction.completing",
+    "controller.applied",
+]
+
+APPLIED: Final[FaultPoint] = "controller.applied"
 
 
-STORAGE_FIELDS: Final = ("topic", "partition")
-"""Selectors of appends, of clients and of the broker itself."""
-
-
-class ActionKind(NamedTuple):
-    """One action: what it does, the fields that it needs or may have, and where it can happen."""
+class HoldPoint(NamedTuple):
+    """A named place inside of the broker at which a rule can hold what passes."""
 
     summary: str
-    needed: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()
-    """The first one is the default."""
-    selectors: tuple[str, ...] = SELECTORS
-    is_final: bool = False
-    """Whether it decides about the response, so that later rules do not fire for the same."""
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """All fields of the action itself."""
-        return (*self.needed, *self.optional, *(("at",) if self.places else ()))
+    selectors: tuple[str, ...]
+    api: ApiKey | None = None
+    """The API whose requests pass; None if none does."""
+    place: str = INSIDE
+    """Where in the course of such a request the point is."""
 
 
-ACTIONS: Final[dict[str, ActionKind]] = {
-    "error": ActionKind(
-        "Answers with an error code. The matching entities of a request fail and the others are "
-        "served; `after` the work is done and its acknowledgement is lost.",
-        needed=("error",),
-        optional=("whole",),
-        places=(BEFORE, AFTER),
-        is_final=True,
+POINTS: Final[dict[FaultPoint, HoldPoint]] = {
+    "produce.appended": HoldPoint(
+        "The records of a Produce request are appended, and its response is not sent.",
+        (*_OF_REQUESTS, "topic", "topic_id", "partition", "transactional_id"),
+        ApiKey.PRODUCE,
+        AFTER,
     ),
-    "delay": ActionKind(
-        "Delays the response, or the execution, on the broker's clock.",
-        needed=("delay_ms",),
-        places=(AFTER, BEFORE),
+    "fetch.waiting": HoldPoint(
+        "A Fetch request has found too few bytes and waits. While it is held, records do not end "
+        "its wait.",
+        (*_OF_REQUESTS, "topic", "topic_id", "partition"),
+        ApiKey.FETCH,
+        WAITING,
     ),
-    "hold": ActionKind(
-        "Holds the request, or what passes a hold point, until the rule is released or removed.",
-        optional=("point",),
-        places=(BEFORE, AFTER),
+    "group.preparing_rebalance": HoldPoint(
+        "A rebalance has started. While it is held, members join, leave and expire, and no "
+        "generation starts.",
+        ("group",),
     ),
-    "reorder": ActionKind(
-        "Exchanges two matches of different connections: every second one is answered first, and "
-        "the one before it waits for that, with its execution or its response.",
-        places=(AFTER, BEFORE),
+    "transaction.prepared": HoldPoint(
+        "The decision to commit or abort is stored and answered, and no marker is written.",
+        ("transactional_id",),
     ),
-    "disconnect": ActionKind(
-        "Closes the connection; in the `middle` a part of the response is sent before.",
-        optional=("bytes", "reset"),
-        places=(BEFORE, AFTER, MIDDLE),
-        is_final=True,
+    "transaction.completing": HoldPoint(
+        "All markers of a transaction are written, and its completion is not stored.",
+        ("transactional_id",),
     ),
-    "never_answer": ActionKind(
-        "Sends no response, nor any later one on the connection, which stays open.",
-        places=(BEFORE, AFTER),
-        is_final=True,
-    ),
-    "throttle": ActionKind(
-        "Sets the throttle time of the response, and mutes the connection for as long; with "
-        "`quota.throttle.mode=delay`, the default of personas before Kafka 2.0, the response is "
-        "delayed instead.",
-        needed=("throttle_ms",),
-        optional=("mute",),
-    ),
-    "slow": ActionKind(
-        "Sends the response slowly; the broker's clock counts from when the rule fires.",
-        needed=("bytes_per_s",),
-    ),
-    "corrupt": ActionKind(
-        "Damages the response.",
-        needed=("part",),
-        optional=("bytes",),
-        is_final=True,
-    ),
-    "replace": ActionKind(
-        "Replaces fields of the response; `before` the others have their defaults.",
-        needed=("response",),
-        places=(AFTER, BEFORE),
-        is_final=True,
-    ),
-    "observe": ActionKind("Counts only."),
-    "kill": ActionKind(
-        "Kills a process of the broker, which is restarted; `after` the work, its response is "
-        "lost if that process has to send it.",
-        needed=("process",),
-        places=(BEFORE, AFTER),
-    ),
-    "pause": ActionKind(
-        "Stops a process of the broker for some time; the request waits as long.",
-        needed=("process", "pause_ms"),
-        places=(BEFORE, AFTER),
-    ),
-    "advance": ActionKind(
-        "Advances the broker's clock.", needed=("advance_ms",), places=(BEFORE, AFTER)
-    ),
-    "fail_append": ActionKind(
-        "Lets appends to logs fail as on a full disk. With `bytes`, so much of the batch reaches "
-        "the file and stays there; with `crash`, the process is killed then.",
-        optional=("errno", "bytes", "crash"),
-        selectors=STORAGE_FIELDS,
-    ),
-    "stall_append": ActionKind(
-        "Lets the worker wait in an append with all its partitions, like a disk that is stuck.",
-        needed=("pause_ms",),
-        selectors=STORAGE_FIELDS,
-    ),
-    "refuse": ActionKind(
-        "Closes new connections with a TCP reset.", selectors=CONNECTION_FIELDS, is_final=True
-    ),
-    "silent": ActionKind(
-        "Accepts new connections, reads their requests and answers none.",
-        selectors=CONNECTION_FIELDS,
-        is_final=True,
-    ),
-    "close": ActionKind(
-        "Closes the connections that are open when the rule is added.",
-        selectors=(*CLIENT_FIELDS, *CONNECTION_FIELDS),
+    "controller.applied": HoldPoint(
+        "A change of metadata is stored, and neither published nor answered. Later changes wait "
+        "behind it.",
+        ("topic", "resource"),
     ),
 }
 
-BROKER_ACTIONS: Final = frozenset({"kill", "pause", "advance"})
-"""Actions that the controller carries out while the request waits."""
+# Actions ------------------------------------------------------------------------------------------
 
-STORAGE_ACTIONS: Final = frozenset({"fail_append", "stall_append"})
-"""Actions that the worker carries out at each append that they match."""
+ACTIONS: Final[dict[str, type[Action]]] = {}
+"""All actions by name, in the order of this file."""
 
-ENDINGS: Final = frozenset({"disconnect", "never_answer"})
-"""Actions after which a request gets no response."""
+LoadRecords: TypeAlias = Callable[[Any], bytes]
+"""Returns the bytes of records."""
 
-REPLACING_ACTIONS: Final = ("error", "replace", "corrupt")
-"""Actions that change more of a response than its throttle time."""
-
-RESPONSE_ACTIONS: Final = frozenset({*REPLACING_ACTIONS, "throttle", "slow"})
-"""Actions on the response, which have no effect without one."""
-
-NEW_CONNECTION_ACTIONS: Final = frozenset({"refuse", "silent"})
-CONNECTION_ACTIONS: Final = NEW_CONNECTION_ACTIONS | {"close"}
+_Frame: TypeAlias = bytes
+"""A response with its length. Some actions have a field ``bytes``."""
 
 
-def place_of_action(action: str, at: str | None) -> str:
-    """Where in the course of a request an action happens that has no hold point."""
-    places = ACTIONS[action].places
-    return at or (places[0] if places else AFTER)
+class ChangedResponse(NamedTuple):
+    """A copy of a response that an action may change, and what its rule is about."""
+
+    message: Any
+    api_key: int
+    version: int
+    partitions: Callable[[], Iterator[PartitionData]]
+    """Of the response to a fetch: the partitions with records that the rule matches."""
+    load: LoadRecords
+    fail: Callable[[], Any]
+    """Returns the response with the error of the rule."""
+
+
+class StoppedRequest(Protocol):
+    """A request at a place where a rule acts on it. Its end raises ``InterceptorDisconnect``."""
+
+    @property
+    def delays_throttled(self) -> bool:
+        """Whether throttled responses are late, as before Kafka 2.0."""
+
+    async def sleep(self, duration_ms: int) -> None:
+        """Sleep until a time after the rule has fired."""
+
+    async def hold(self) -> None:
+        """Wait until the rule is released, unless this is the second match of a pair."""
+
+    async def act(self) -> None:
+        """Let the controller carry out the rule."""
+
+    def disconnect(self, *, resets: bool) -> None:
+        """Close the connection, with a TCP reset or without."""
+
+    async def fall_silent(self) -> None:
+        """Read requests and answer none until the client disconnects."""
+
+
+class ControlledProcesses(Protocol):
+    """The broker, as actions of the controller change it."""
+
+    async def kill(self, process: str, reason: str) -> None:
+        """Kill a process."""
+
+    async def pause(self, process: str, duration_ms: int) -> None:
+        """Stop a process for some real time."""
+
+    async def advance_clock(self, duration_ms: int) -> None:
+        """Advance the clock of all processes."""
+
+    def overtaken(self, rule_id: str) -> None:
+        """Release the first match of a pair."""
+
+
+class Action:
+    """What a rule does. The docstring of a subclass is its summary for users."""
+
+    name: ClassVar[str]
+    places: ClassVar[tuple[FaultPlace, ...]] = ()
+    """Where it can happen; the first one is the default."""
+    selectors: ClassVar[tuple[str, ...]] = SELECTORS
+    matches: ClassVar[Literal["requests", "appends", "new connections", "open connections"]] = (
+        "requests"
+    )
+    is_final: ClassVar[bool] = False
+    """Whether it decides about the response, so that later rules do not fire for the same."""
+    ends_request: ClassVar[bool] = False
+    """Whether the request gets no response after it."""
+    needs_response: ClassVar[bool] = False
+    """Whether it has no effect without a response."""
+    replaces_response: ClassVar[bool] = False
+    """Whether it changes more of a response than its throttle time."""
+    counts_on_arrival: ClassVar[bool] = False
+    """Whether it counts requests as they arrive, at any place."""
+    acts_on_broker: ClassVar[bool] = False
+    """Whether the controller carries it out while the request waits."""
+    at: FaultPlace | None = None
+
+    def __init_subclass__(cls, name: str = "") -> None:
+        """A class without a name has what several actions share."""
+        if name:
+            cls.name = name
+            ACTIONS[name] = cls
+
+    @property
+    def place(self) -> str:
+        """Where in the course of a request it happens."""
+        return self.at or (self.places[0] if self.places else AFTER)
+
+    # Which rules make sense ---------------------------------------------------------------------
+
+    def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
+        """Yield what is wrong in its fields; ``given`` are all fields of the rule as JSON."""
+        del given
+        if self.at is not None and self.at not in self.places:
+            yield Fault("at", f"must be {' or '.join(self.places)} for the action {self.name}")
+
+    api_reason: ClassVar[str] = ""
+    """Why a rule must select an API."""
+
+    def api_faults(self, schema: ApiSchema, low: int, high: int) -> Iterator[Fault]:
+        """Yield what is wrong in its fields for an API in these versions."""
+        del schema, low, high
+        yield from ()
+
+    def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
+        """Say why it would leave each response of a version as it is, and delay nothing."""
+        del schema, version
+        return None
+
+    # What it does to a response -----------------------------------------------------------------
+
+    @property
+    def claims(self) -> bool:
+        """Whether a rule claims what it matches when it fires."""
+        return self.is_final
+
+    def acts_without_response(self, *, has_response: bool) -> bool:
+        """Whether it has an effect if there is no response; ``has_response`` if there may be."""
+        del has_response
+        return False
+
+    @property
+    def changes_fields(self) -> bool:
+        """Whether it changes fields of a response, instead of how its bytes are sent."""
+        return False
+
+    @property
+    def mutes(self) -> bool:
+        """Whether it mutes the connection, also if the response stays as it is."""
+        return False
+
+    def change(self, response: ChangedResponse) -> Any:
+        """Return a response as it changes it."""
+        return response.message
+
+    def damage(self, frame: _Frame) -> _Frame:
+        """Return a response with its length as it is sent."""
+        return frame
+
+    # What it does to a request and to the broker ------------------------------------------------
+
+    async def stop(self, request: StoppedRequest) -> None:
+        """Act on a request at its place."""
+
+    async def act(self, broker: ControlledProcesses, rule_id: str) -> None:
+        """Act on the broker, in the controller."""
+
+
+At: TypeAlias = Annotated[
+    FaultPlace | None,
+    Doc(
+        "`before` the request is executed, `after` it and before the response, or in the `middle` "
+        "of the response."
+    ),
+]
+_Bytes: TypeAlias = Annotated[
+    int | None,
+    Range(0, INT32_MAX),
+    Doc(
+        "Bytes of the response: sent before a disconnect, cut by `truncate`, or the position of "
+        "the changed `bit`; or of a batch that reach the file."
+    ),
+]
+_Process: TypeAlias = Annotated[
+    str, Length(1, 64), Doc("A process of the broker as in `/v1/health`.")
+]
+_PauseMs: TypeAlias = Annotated[
+    int,
+    Range(1, PAUSE_MS_MAX),
+    Doc("How long a process stops or an append waits, in real time."),
+]
+
+
+@dataclass
+class Error(Action, name="error"):
+    """Answers with an error code. The matching entities of a request fail and the others are
+    served; `after` the work is done and its acknowledgement is lost.
+    """
+
+    error: Annotated[
+        str, Length(1, 64), Doc("Kafka's error by name or code, e.g. `NOT_COORDINATOR`.")
+    ]
+    whole: Annotated[
+        bool | None,
+        Doc("Put the error at the top of the response, instead of into its matching entries."),
+    ] = None
+    at: At = None
+
+    places = (BEFORE, AFTER)
+    is_final = needs_response = replaces_response = True
+    changes_fields = True
+
+    @property
+    def code(self) -> int:
+        """The code of the error."""
+        code = error_of(self.error)
+        assert code is not None
+        return code
+
+    def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
+        """Yield an unknown error."""
+        yield from super().faults(given)
+        if error_of(self.error) is None:
+            advice = nearest(self.error, ErrorCode)
+            yield Fault("error", f"there is no error {self.error!r}{advice}")
+
+    def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
+        """Responses need an error code."""
+        if _has_error(schema.response, version):
+            return None
+        advice = "use disconnect or never_answer"
+        return Fault("api", f"responses of {schema.key.name} have no error code; {advice}")
+
+    def acts_without_response(self, *, has_response: bool) -> bool:
+        """The connection is closed instead."""
+        return not has_response and self.code != ErrorCode.NONE
+
+    def change(self, response: ChangedResponse) -> Any:
+        """Return the response with the error."""
+        return response.fail()
+
+
+@cache
+def _has_error(cls: type[Struct], version: int) -> bool:
+    fields = fields_of(cls, version)
+    return any(item.means is Meaning.ERROR for item, _ in fields) or any(
+        is_entity_array(item) and _has_error(element_of(item), version) for item, _ in fields
+    )
+
+
+@dataclass
+class Delay(Action, name="delay"):
+    """Delays the response, or the execution, on the broker's clock."""
+
+    delay_ms: Annotated[
+        int, Range(1, TIME_MS_MAX), Doc("Delay after the rule fires, on the broker's clock.")
+    ]
+    at: At = None
+
+    places = (AFTER, BEFORE)
+
+    async def stop(self, request: StoppedRequest) -> None:
+        """Sleep."""
+        await request.sleep(self.delay_ms)
+
+
+@dataclass
+class Hold(Action, name="hold"):
+    """Holds the request, or what passes a hold point, until the rule is released or removed."""
+
+    point: Annotated[
+        FaultPoint | None, Doc("A hold point inside of the broker, instead of a place of requests.")
+    ] = None
+    at: At = None
+
+    places = (BEFORE, AFTER)
+
+    @property
+    def place(self) -> str:
+        """Where the request is held: its place, or that of the point."""
+        return super().place if self.point is None else POINTS[self.point].place
+
+    def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
+        """Yield what has no effect at a point."""
+        yield from super().faults(given)
+        if self.point is None:
+            return
+        if self.at is not None:
+            yield Fault("at", "has no effect at a hold point")
+        for name in SELECTORS:
+            if name in given and name not in POINTS[self.point].selectors:
+                yield Fault(name, f"cannot select at the point {self.point}")
+
+    async def stop(self, request: StoppedRequest) -> None:
+        """Wait for the release."""
+        await request.hold()
+
+
+@dataclass
+class Reorder(Action, name="reorder"):
+    """Exchanges two matches of different connections: every second one is answered first, and the
+    one before it waits for that, with its execution or its response.
+    """
+
+    at: At = None
+
+    places = (AFTER, BEFORE)
+    counts_on_arrival = True
+
+    async def stop(self, request: StoppedRequest) -> None:
+        """Wait for the second match of the pair."""
+        await request.hold()
+
+    async def act(self, broker: ControlledProcesses, rule_id: str) -> None:
+        """Release the first match: the second one was answered."""
+        broker.overtaken(rule_id)
+
+
+@dataclass
+class Disconnect(Action, name="disconnect"):
+    """Closes the connection; in the `middle` a part of the response is sent before."""
+
+    bytes: _Bytes = None
+    reset: Annotated[
+        bool | None, Doc("Disconnect with a TCP reset; by default the connection is closed.")
+    ] = None
+    at: At = None
+
+    places = (BEFORE, AFTER, MIDDLE)
+    is_final = ends_request = True
+
+    def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
+        """Yield a length where nothing is sent."""
+        yield from super().faults(given)
+        if self.bytes is not None and self.at != MIDDLE:
+            yield Fault("bytes", "has no effect here")
+
+    async def stop(self, request: StoppedRequest) -> None:
+        """Disconnect before the response."""
+        request.disconnect(resets=bool(self.reset))
+
+
+@dataclass
+class NeverAnswer(Action, name="never_answer"):
+    """Sends no response, nor any later one on the connection, which stays open."""
+
+    at: At = None
+
+    places = (BEFORE, AFTER)
+    is_final = ends_request = True
+
+    async def stop(self, request: StoppedRequest) -> None:
+        """Wait for the client's end."""
+        await request.fall_silent()
+
+
+@dataclass
+class ThrottleResponse(Action, name="throttle"):
+    """Sets the throttle time of the response, and mutes the connection for as long; with
+    `quota.throttle.mode=delay`, the default of personas before Kafka 2.0, the response is delayed
+    instead.
+    """
+
+    throttle_ms: Annotated[int, Range(1, INT32_MAX), Doc("Throttle time of the response.")]
+    mute: Annotated[
+        bool | None,
+        Doc(
+            "Whether the connection is muted, or the response delayed, for the throttle time; by "
+            "default true."
+        ),
+    ] = None
+
+    needs_response = True
+    changes_fields = True
+
+    @property
+    def mutes(self) -> bool:
+        """Whether the connection is muted, or the response delayed."""
+        return self.mute is not False
+
+    def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
+        """Responses need a throttle time, in this version if the connection is not muted."""
+        versions, name = registry.throttle_versions(schema.key), schema.key.name
+        if versions == NONE:
+            advice = "the action delay can delay them"
+            return Fault("api", f"responses of {name} have no throttle time; {advice}")
+        if self.mutes or versions.has(version):
+            return None
+        return Fault(
+            "mute",
+            f"has no effect: responses of {name} have a throttle time {in_versions(versions)}; "
+            "select those by version_min, or let the connection be muted",
+        )
+
+    def acts_without_response(self, *, has_response: bool) -> bool:
+        """The connection is muted."""
+        del has_response
+        return self.mutes
+
+    def change(self, response: ChangedResponse) -> Any:
+        """Set the throttle time, if the version has one."""
+        if registry.throttle_versions(response.api_key).has(response.version):
+            response.message.throttle_time_ms = self.throttle_ms
+        return response.message
+
+    async def stop(self, request: StoppedRequest) -> None:
+        """Delay the response as before Kafka 2.0."""
+        if request.delays_throttled and self.mutes:
+            await request.sleep(self.throttle_ms)
+
+
+@dataclass
+class Slow(Action, name="slow"):
+    """Sends the response slowly; the broker's clock counts from when the rule fires."""
+
+    bytes_per_s: Annotated[
+        int,
+        Range(1, INT32_MAX),
+        Doc("Bytes of the response a second of the broker's clock."),
+    ]
+
+    needs_response = True
+
+
+CorruptPart: TypeAlias = Literal[
+    "crc", "bit", "length", "correlation_id", "tagged_field", "truncate"
+]
+
+
+@dataclass
+class Corrupt(Action, name="corrupt"):
+    """Damages the response."""
+
+    part: Annotated[
+        CorruptPart,
+        Doc(
+            "The corrupted part: the `crc` of the first batch of each partition in a Fetch "
+            "response, one `bit`, the `length` or `correlation_id` of the response, or its end "
+            "(`truncate`). `tagged_field` adds a tagged field that no client knows to a response "
+            "of a flexible version, which is valid."
+        ),
+    ]
+    bytes: _Bytes = None
+
+    is_final = needs_response = replaces_response = True
+
+    def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
+        """Yield a position where there is none."""
+        yield from super().faults(given)
+        if self.bytes is not None and self.part not in ("bit", "truncate"):
+            yield Fault("bytes", "has no effect here")
+        if self.part == "truncate" and self.bytes == 0:
+            yield Fault("bytes", "must be at least 1, or nothing is cut")
+
+    def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
+        """Responses need record batches, or tagged fields."""
+        if self.part == "crc" and schema.key != ApiKey.FETCH:
+            return Fault("part", "only responses of FETCH have record batches")
+        versions = schema.response.__flexible__
+        if self.part == "tagged_field" and not versions.has(version):
+            return Fault(
+                "part",
+                f"responses of {schema.key.name} have tagged fields {in_versions(versions)}; "
+                "use another part or other versions",
+            )
+        return None
+
+    @property
+    def claims(self) -> bool:
+        """A rule about records does not claim: there may be none."""
+        return self.part != "crc"
+
+    @property
+    def changes_fields(self) -> bool:
+        """Whether it damages the response before it is encoded."""
+        return self.part in ("crc", "tagged_field")
+
+    def change(self, response: ChangedResponse) -> Any:
+        """Damage the checksums of records, or add a field."""
+        if self.part == "tagged_field":
+            add_tagged_field(response.message)
+        elif self.part == "crc":
+            for partition in response.partitions():
+                partition.records = damage_crc(response.load(partition.records))
+        return response.message
+
+    def damage(self, frame: _Frame) -> _Frame:
+        """Damage the encoded response."""
+        return frame if self.changes_fields else damage_frame(frame, self.part, self.bytes)
+
+
+@dataclass
+class Replace(Action, name="replace"):
+    """Replaces fields of the response; `before` the others have their defaults."""
+
+    response: Annotated[
+        Mapping[str, object],
+        Length(0, 1000),
+        Doc("Fields of the response that are replaced, with Kafka's names in snake case."),
+    ]
+    at: At = None
+
+    places = (AFTER, BEFORE)
+    is_final = needs_response = replaces_response = True
+    changes_fields = True
+    api_reason = "fields of a response depend on it"
+
+    def api_faults(self, schema: ApiSchema, low: int, high: int) -> Iterator[Fault]:
+        """Yield what is not in any of these versions of the response."""
+        faults = [*response_faults(schema.response, self.response)]
+        yield from faults or self._absent_fields(schema, low, high)
+
+    def _absent_fields(self, schema: ApiSchema, low: int, high: int) -> Iterator[Fault]:
+        if not self.response and self.place == AFTER:
+            yield Fault("response", "must have a field, or nothing is replaced")
+        for name in self.response:
+            versions = _field_versions(schema.response, name)
+            if versions.high < low or versions.low > high:
+                yield self._absent_field(schema, name)
+
+    def _absent_field(self, schema: ApiSchema, name: str) -> Fault:
+        where = in_versions(_field_versions(schema.response, name))
+        return Fault(f"response.{name}", f"is in responses of {schema.key.name} {where}")
+
+    def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
+        """The version must have one of the fields, and all of them must be encoded."""
+        names, cls = list(self.response), schema.response
+        if self.place == AFTER and not any(
+            _field_versions(cls, name).has(version) for name in names
+        ):
+            return self._absent_field(schema, names[0])
+        if can_encode(cls, self.response, version):
+            return None
+        name = schema.key.name
+        return Fault("response", f"cannot be encoded in version {version} of {name}; change it")
+
+    def change(self, response: ChangedResponse) -> Any:
+        """Replace the fields."""
+        set_fields(response.message, self.response)
+        return response.message
+
+
+@dataclass
+class Observe(Action, name="observe"):
+    """Counts only."""
+
+    counts_on_arrival = True
+
+
+class _BrokerAction(Action):
+    places = (BEFORE, AFTER)
+    acts_on_broker = True
+
+    async def stop(self, request: StoppedRequest) -> None:
+        """Wait until the controller has carried it out."""
+        await request.act()
+
+
+@dataclass
+class Kill(_BrokerAction, name="kill"):
+    """Kills a process of the broker, which is restarted; `after` the work, its response is lost if
+    that process has to send it.
+    """
+
+    process: _Process
+    at: At = None
+
+    async def act(self, broker: ControlledProcesses, rule_id: str) -> None:
+        """Kill the process."""
+        await broker.kill(self.process, f"fault rule {rule_id}")
+
+
+@dataclass
+class Pause(_BrokerAction, name="pause"):
+    """Stops a process of the broker for some time; the request waits as long."""
+
+    process: _Process
+    pause_ms: _PauseMs
+    at: At = None
+
+    async def act(self, broker: ControlledProcesses, rule_id: str) -> None:
+        """Stop the process."""
+        del rule_id
+        await broker.pause(self.process, self.pause_ms)
+
+
+@dataclass
+class Advance(_BrokerAction, name="advance"):
+    """Advances the broker's clock."""
+
+    advance_ms: Annotated[
+        int, Range(1, TIME_MS_MAX), Doc("How far the broker's clock is advanced.")
+    ]
+    at: At = None
+
+    async def act(self, broker: ControlledProcesses, rule_id: str) -> None:
+        """Advance the clock."""
+        del rule_id
+        await broker.advance_clock(self.advance_ms)
+
+
+class _AppendAction(Action):
+    """The worker carries it out at each append that the rule matches, of clients or of its own."""
+
+    matches = "appends"
+    selectors = ("topic", "partition")
+
+
+@dataclass
+class FailAppend(_AppendAction, name="fail_append"):
+    """Lets appends to logs fail as on a full disk. With `bytes`, so much of the batch reaches the
+    file and stays there; with `crash`, the process is killed then.
+    """
+
+    errno: Annotated[
+        Literal["ENOSPC", "EDQUOT", "EROFS", "EIO"] | None,
+        Doc("The error of the append; by default `ENOSPC`."),
+    ] = None
+    bytes: _Bytes = None
+    crash: Annotated[bool | None, Doc("Kill the process that appends.")] = None
+
+
+@dataclass
+class StallAppend(_AppendAction, name="stall_append"):
+    """Lets the worker wait in an append with all its partitions, like a disk that is stuck."""
+
+    pause_ms: _PauseMs
+
+
+@dataclass
+class Refuse(Action, name="refuse"):
+    """Closes new connections with a TCP reset."""
+
+    matches = "new connections"
+    selectors = CONNECTION_FIELDS
+    is_final = True
+
+
+@dataclass
+class Silent(Action, name="silent"):
+    """Accepts new connections, reads their requests and answers none."""
+
+    matches = "new connections"
+    selectors = CONNECTION_FIELDS
+    is_final = True
+
+
+@dataclass
+class Close(Action, name="close"):
+    """Closes the connections that are open when the rule is added."""
+
+    matches = "open connections"
+    selectors = (*CLIENT_FIELDS, *CONNECTION_FIELDS)
+
+    def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
+        """Yield a time at which it cannot act."""
+        yield from super().faults(given)
+        if given.get("after_ms"):
+            yield Fault("after_ms", "must not be set: close acts when the rule is added only")
+
+
+# Versions, and the names of APIs and errors -------------------------------------------------------
+
+
+@cache
+def _field_versions(cls: type[Struct], name: str) -> Versions:
+    """The versions of a message that have a field."""
+    return next((item.versions for item in cls.__fields__ if item.name == name), NONE)
+
+
+def in_versions(versions: Versions) -> str:
+    """Versions as the end of a sentence."""
+    if versions == NONE:
+        return "in no version"
+    if versions.high == HIGHEST:
+        return f"from version {versions.low} on"
+    return f"in versions {versions}"
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+@cache
+def _by_name(names: type[ApiKey | ErrorCode]) -> Mapping[str, int]:
+    return {_folded(member.name): int(member) for member in names}
+
+
+def _number_of(text: str, names: type[ApiKey | ErrorCode]) -> int | None:
+    """The number of a name in any spelling, or of its digits."""
+    digits = text.removeprefix("-")
+    is_number = digits.isdecimal() and digits.isascii() and len(digits) < 6
+    number = int(text) if is_number else _by_name(names).get(_folded(text))
+    return number if number in _by_name(names).values() else None
+
+
+def api_of(text: str) -> ApiKey | None:
+    """Return the API of a name in any spelling, or of a key."""
+    number = _number_of(text, ApiKey)
+    return None if number is None else ApiKey(number)
+
+
+def error_of(text: str) -> int | None:
+    """Return the code of an error's name in any spelling, or of a number."""
+    return _number_of(text, ErrorCode)
+
+
+def nearest(given: str, names: type[ApiKey | ErrorCode]) -> str:
+    """The name that may have been meant, as the end of a sentence."""
+    folded = {_folded(member.name): member.name for member in names}
+    suggestions = similar_names(_folded(given), folded, count_max=1, similarity_min=SIMILARITY_MIN)
+    return f"; did you mean {folded[suggestions[0]]!r}?" if suggestions else ""
+
+
+# Damaged responses --------------------------------------------------------------------------------
+
+LENGTH_BYTES: Final = 4
+CORRELATION_ID_BYTES: Final = 4
+
+UNKNOWN_TAG: Final = 9_999
+UNKNOWN_VALUE: Final = b"unknown"
+
+_CRC_AT: Final = 17
+_CRC_END: Final = 21
+_INT: Final = struct.Struct(">i")
+
+
+def damage_crc(records: bytes) -> bytes:
+    """Change the checksum of the first batch; records without a complete one stay as they are.
+
+    Record batches are laid out as in Kafka's ``DefaultRecordBatch``.
+    """
+    if len(records) < _CRC_END:
+        return records
+    return records[:_CRC_AT] + bytes([records[_CRC_AT] ^ 0xFF]) + records[_CRC_AT + 1 :]
+
+
+def add_tagged_field(response: Struct) -> None:
+    """Add a tagged field that no version of Kafka has; only flexible versions encode it."""
+    response.unknown_tagged_fields = {
+        **(response.unknown_tagged_fields or {}),
+        UNKNOWN_TAG: UNKNOWN_VALUE,
+    }
+
+
+def damage_frame(frame: bytes, part: CorruptPart, position: int | None) -> bytes:
+    """Damage a response with its length.
+
+    ``part`` is other than the checksum and the tagged field.
+
+    ``position`` is the byte of the changed bit after the length, by default in the middle; for
+    ``truncate`` the number of bytes that are cut, by default half of the response.
+    """
+    body = frame[LENGTH_BYTES:]
+    if part == "bit":
+        at = min(len(body) // 2 if position is None else position, len(body) - 1)
+        body = body[:at] + bytes([body[at] ^ 0x01]) + body[at + 1 :]
+        return frame[:LENGTH_BYTES] + body
+    if part == "length":
+        return _INT.pack(len(body) + 1) + body
+    if part == "correlation_id":
+        (correlation_id,) = _INT.unpack_from(body)
+        return frame[:LENGTH_BYTES] + _INT.pack(correlation_id ^ 1) + body[CORRELATION_ID_BYTES:]
+    cut = len(body) // 2 if position is None else min(position, len(body))
+    body = body[: len(body) - cut]
+    return _INT.pack(len(body)) + body

@@ -8,21 +8,22 @@ response as it is does not fire for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from minibroker.lab.faults.actions import (
-    ACTIONS,
     AFTER,
     BEFORE,
-    CRC,
-    ENDINGS,
     MIDDLE,
-    REPLACING_ACTIONS,
-    RESPONSE_ACTIONS,
-    TAGGED_FIELD,
+    WAITING,
+    Action,
+    ChangedResponse,
+    Error,
+    LoadRecords,
+    Replace,
+    ThrottleResponse,
 )
-from minibroker.lab.faults.corruption import add_tagged_field, damage_crc, damage_frame
 from minibroker.lab.faults.error_responses import (
     ErrorPlan,
     error_response,
@@ -30,11 +31,10 @@ from minibroker.lab.faults.error_responses import (
     plan_error,
     remove_entities,
 )
+from minibroker.lab.faults.fault_rule import ActiveRule
 from minibroker.lab.faults.matching import Candidate, RequestMatches, RuleMatch
-from minibroker.lab.faults.points import WAITING
 from minibroker.lab.faults.response_fields import copied, set_fields
 from minibroker.lab.faults.rulebook import Firing
-from minibroker.lab.faults.rules import ActiveRule, error_of, selected_keys
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encoder
 from minibroker_protocol.entities import Keys, MessageEntity, Step
@@ -50,15 +50,10 @@ from minibroker_protocol.messages.fetch import (
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message, Struct
 
-LoadRecords: TypeAlias = Callable[[Any], bytes]
-"""Returns the bytes of records."""
+ActionT = TypeVar("ActionT", bound=Action)
 
 NO_EFFECT: Final = object()
 """What a rule would do to a response that it leaves as it is."""
-
-_FRAME_PARTS: Final = frozenset({"bit", "length", "correlation_id", "truncate"})
-_FROM_ARRIVAL: Final = frozenset({"observe", "reorder"})
-"""Actions that count requests as they arrive, at any place."""
 
 
 class FaultCourse:
@@ -87,12 +82,12 @@ class FaultCourse:
 
     def _is_late(self, request: Struct, match: RuleMatch) -> bool:
         """Whether it depends on the response whether a rule acts."""
-        active = match.active
-        if active.rule.action in _FROM_ARRIVAL or active.place == WAITING:
+        action = match.active.rule.action
+        if action.counts_on_arrival or action.place == WAITING:
             return False
-        if active.rule.action == "error" and active.place == BEFORE:
-            return self._plan(request, match, match.found)[0] is None
-        return active.place != BEFORE
+        if isinstance(action, Error) and action.place == BEFORE:
+            return self._plan(action, request, match, match.found) is None
+        return action.place != BEFORE
 
     @property
     def api(self) -> ApiKey:
@@ -107,7 +102,7 @@ class FaultCourse:
             Candidate(match.active.id, match.claims, is_late)
             for match in self._matches
             if match.active.place != WAITING
-            and (not (is_late := match.active.id in self._late_ids) or _claims(match.active))
+            and (not (is_late := match.active.id in self._late_ids) or _claims(match))
         ]
 
     def begin(self, fired: Sequence[Firing]) -> None:
@@ -117,14 +112,14 @@ class FaultCourse:
         failed: set[tuple[Step, ...]] = set()
         for match in self._matches:
             rule_id, action = match.active.id, match.active.rule.action
-            if rule_id in self.fired and ACTIONS[action].is_final:
+            if rule_id in self.fired and action.is_final:
                 self._claim(match)
-            if action == "error" and (rule_id in self.fired or rule_id in self._late_ids):
+            if isinstance(action, Error) and (rule_id in self.fired or rule_id in self._late_ids):
                 found = [each for each in match.found if each.path not in failed]
                 self._failing[rule_id] = found
                 if rule_id in self.fired or rule_id in winners:
                     failed.update(each.path for each in found)
-            if rule_id in winners and action in ENDINGS and match.active.place == AFTER:
+            if rule_id in winners and action.ends_request and action.place == AFTER:
                 self._loses_response = True
 
     def _claim(self, match: RuleMatch) -> None:
@@ -136,18 +131,18 @@ class FaultCourse:
     def prepare(self, request: Struct) -> bool:
         """Remove from a request what will fail; return whether the rest must be executed."""
         removed: list[MessageEntity] = []
-        is_answered = any(True for _ in self.rules("replace", place=BEFORE))
+        is_answered = any(self.rules(Replace, BEFORE))
         for match in self._matches:
-            rule_id = match.active.id
+            rule_id, action = match.active.id, match.active.rule.action
             found = self._failing.get(rule_id)
-            if not found:
+            if not found or not isinstance(action, Error):
                 continue
-            plan, code = self._plan(request, match, found)
+            plan = self._plan(action, request, match, found)
             if rule_id in self._late_ids or plan is None:
-                self._late_errors[rule_id] = plan, code
+                self._late_errors[rule_id] = plan, action.code
                 continue
-            self._early_errors.append((plan, code))
-            self.has_error |= code != ErrorCode.NONE
+            self._early_errors.append((plan, action.code))
+            self.has_error |= action.code != ErrorCode.NONE
             removed += found
             if plan.is_whole or len(removed) == self._entity_count:
                 is_answered = True
@@ -160,21 +155,17 @@ class FaultCourse:
         return True
 
     def _plan(
-        self, request: Struct, match: RuleMatch, found: Sequence[MessageEntity]
-    ) -> tuple[ErrorPlan | None, int]:
-        rule = match.active.rule
-        code = error_of(rule.error or "")
-        assert code is not None
-        plan = plan_error(
+        self, error: Error, request: Struct, match: RuleMatch, found: Sequence[MessageEntity]
+    ) -> ErrorPlan | None:
+        return plan_error(
             self._header,
             request,
             found,
-            selected_keys(rule),
-            code,
+            match.active.rule.selected_keys,
+            error.code,
             all_found=self._entity_count,
-            whole=bool(rule.whole),
+            whole=bool(error.whole),
         )
-        return plan, code
 
     def respond(self, response: Any) -> Any:
         """The response with what rules have decided before the work.
@@ -183,13 +174,13 @@ class FaultCourse:
         """
         if not self.has_response:
             return None
-        replacements = list(self.rules("replace", place=BEFORE))
+        replacements = [action for _, action in self.rules(Replace, BEFORE)]
         if replacements:
             response = registry.schema(self._header[0]).response()
         for plan, code in self._early_errors:
             response = error_response(self._header, plan, code, response)
-        for active in replacements:
-            set_fields(response, active.rule.response or {})
+        for action in replacements:
+            set_fields(response, action.response)
         return response
 
     # With the response ------------------------------------------------------------------------
@@ -199,7 +190,7 @@ class FaultCourse:
         for match in self._late:
             if self._has_ended:
                 return
-            if not (_claims(match.active) and self._is_claimed(match)):
+            if not (_claims(match) and self._is_claimed(match)):
                 yield match
 
     def _is_claimed(self, match: RuleMatch) -> bool:
@@ -209,39 +200,27 @@ class FaultCourse:
 
     def effect(self, match: RuleMatch, response: Any, load: LoadRecords) -> Any:
         """The response if a rule fires; `NO_EFFECT` if that changes neither it nor its time."""
-        rule = match.active.rule
-        if rule.action not in RESPONSE_ACTIONS and match.active.place != MIDDLE:
+        action = match.active.rule.action
+        if not action.needs_response and action.place != MIDDLE:
             return response
         if self._loses_response:
             return NO_EFFECT
-        if rule.action == "throttle" and rule.mute is not False and response is None:
-            return response
-        if rule.action == "error" and not self.has_response:  # The connection is closed instead.
-            return NO_EFFECT if error_of(rule.error or "") == ErrorCode.NONE else response
         if response is None:
-            return NO_EFFECT
-        if rule.action in ("slow", "disconnect") or rule.part in _FRAME_PARTS:
+            acts = action.acts_without_response(has_response=self.has_response)
+            return response if acts else NO_EFFECT
+        if not action.changes_fields:
             return response
-        changed = self._change(match, copied(response), load)
-        is_muted = rule.action == "throttle" and rule.mute is not False
-        return changed if is_muted or self._differ(response, changed) else NO_EFFECT
-
-    def _change(self, match: RuleMatch, response: Any, load: LoadRecords) -> Any:
-        """A response as a rule changes it."""
-        rule = match.active.rule
-        if rule.action == "error":
-            return self._fail(match, response)
-        if rule.action == "replace":
-            set_fields(response, rule.response or {})
-        elif rule.action == "throttle":
-            if registry.throttle_versions(self._header[0]).has(self._header[1]):
-                response.throttle_time_ms = rule.throttle_ms
-        elif rule.part == TAGGED_FIELD:
-            add_tagged_field(response)
-        elif isinstance(response, FetchResponse):
-            for partition in _records_of(response, match):
-                partition.records = damage_crc(load(partition.records))
-        return response
+        copy = copied(response)
+        changed = action.change(
+            ChangedResponse(
+                copy,
+                *self._header,
+                partitions=partial(_records_of, copy, match),
+                load=load,
+                fail=partial(self._fail, match, copy),
+            )
+        )
+        return changed if action.mutes or self._differ(response, changed) else NO_EFFECT
 
     def _fail(self, match: RuleMatch, response: Any) -> Any:
         if match.active.id not in self._late_errors:
@@ -258,12 +237,12 @@ class FaultCourse:
 
     def fire_late(self, match: RuleMatch, fired: Firing) -> None:
         """Take note of a rule that fires now that the response is known."""
-        active = match.active
-        self.fired[active.id] = fired
-        if _claims(active):
+        action = match.active.rule.action
+        self.fired[match.active.id] = fired
+        if _claims(match):
             self._claim(match)
-        self.has_error |= active.rule.action == "error" and not self.has_response
-        self._has_ended |= active.rule.action in ENDINGS and active.place == AFTER
+        self.has_error |= isinstance(action, Error) and not self.has_response
+        self._has_ended |= action.ends_request and action.place == AFTER
 
     # Waits ------------------------------------------------------------------------------------
 
@@ -294,11 +273,13 @@ class FaultCourse:
         """The rules that fired for the request."""
         return [match.active for match in self._matches if match.active.id in self.fired]
 
-    def rules(self, *actions: str, place: str | None = None) -> Iterator[ActiveRule]:
-        """The rules that fired with one of these actions, at a place or at any."""
+    def rules(
+        self, kind: type[ActionT], place: str | None = None
+    ) -> Iterator[tuple[ActiveRule, ActionT]]:
+        """The rules that fired with an action, at a place or at any."""
         for active in self.fired_rules():
-            if active.rule.action in actions and place in (None, active.place):
-                yield active
+            if isinstance(active.rule.action, kind) and place in (None, active.place):
+                yield active, active.rule.action
 
     def keys_of(self, rule_id: str) -> Keys:
         """The keys of the first entity that a rule matches."""
@@ -308,33 +289,30 @@ class FaultCourse:
     @property
     def sets_throttle_time(self) -> bool:
         """Whether rules have set the throttle time of the response."""
-        return any(True for _ in self.rules("throttle")) or any(
-            "throttle_time_ms" in (active.rule.response or {}) for active in self.rules("replace")
+        return any(self.rules(ThrottleResponse)) or any(
+            "throttle_time_ms" in action.response for _, action in self.rules(Replace)
         )
 
     @property
     def changes_response(self) -> bool:
         """Whether rules have changed more of the response than its throttle time."""
-        return any(True for _ in self.rules(*REPLACING_ACTIONS))
+        return any(active.rule.action.replaces_response for active in self.fired_rules())
 
     def damage(self, frame: bytes) -> bytes:
         """The bytes of the response as they are sent."""
-        for active in self.rules("corrupt"):
-            rule = active.rule
-            if rule.part in _FRAME_PARTS:
-                frame = damage_frame(frame, rule.part, rule.bytes)
+        for active in self.fired_rules():
+            frame = active.rule.action.damage(frame)
         return frame
 
 
-def _claims(active: ActiveRule) -> bool:
-    """Whether a rule claims what it matches; one about records does not: there may be none."""
-    return ACTIONS[active.rule.action].is_final and active.rule.part != CRC
+def _claims(match: RuleMatch) -> bool:
+    return match.active.rule.action.claims
 
 
-def _records_of(response: FetchResponse, match: RuleMatch) -> Iterator[PartitionData]:
+def _records_of(response: Any, match: RuleMatch) -> Iterator[PartitionData]:
     """The partitions with records that a rule is about."""
-    selects = bool(selected_keys(match.active.rule))
-    for topic in response.responses:
+    selects = bool(match.active.rule.selected_keys)
+    for topic in response.responses if isinstance(response, FetchResponse) else ():
         for partition in topic.partitions:
             if partition.records and (
                 not selects

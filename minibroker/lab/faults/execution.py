@@ -17,9 +17,20 @@ import trio
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.log.log import FileSlice
 from minibroker.broker.network.interception import InterceptorDisconnect
-from minibroker.lab.faults.actions import AFTER, BEFORE, BROKER_ACTIONS, ENTITY_FIELDS, MIDDLE
+from minibroker.lab.faults.actions import (
+    AFTER,
+    BEFORE,
+    ENTITY_FIELDS,
+    MIDDLE,
+    WAITING,
+    Disconnect,
+    Refuse,
+    Reorder,
+    Slow,
+    ThrottleResponse,
+)
 from minibroker.lab.faults.course import NO_EFFECT, FaultCourse
-from minibroker.lab.faults.fault_rule import FaultHold
+from minibroker.lab.faults.fault_rule import ActiveRule, FaultHold
 from minibroker.lab.faults.matching import (
     Candidate,
     ConnectionAttributes,
@@ -27,9 +38,7 @@ from minibroker.lab.faults.matching import (
     RequestMatches,
     matches_connection,
 )
-from minibroker.lab.faults.points import WAITING
 from minibroker.lab.faults.rulebook import Firing
-from minibroker.lab.faults.rules import ActiveRule
 from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.registry import ApiKey
 
@@ -228,7 +237,7 @@ class FaultExecutor:
         matching = self._matcher.match_new_connection(connection.attributes())
         for active in await self._fired(matching):
             connection.note_fired(active, None)
-            if active.rule.action == "refuse":
+            if isinstance(active.rule.action, Refuse):
                 connection.reset_on_close()
                 raise InterceptorDisconnect(f"rule {active.id}")
             await connection.discard_bytes()
@@ -262,72 +271,37 @@ class RequestFaults:
         *,
         delays_throttled: bool,
     ) -> None:
-        self._connection = connection
-        self._course = course
-        self._decisions = decisions
-        self._delays_throttled = delays_throttled
+        self.connection = connection
+        self.course = course
+        self.decisions = decisions
+        self.delays_throttled = delays_throttled
 
     @property
     def sets_throttle_time(self) -> bool:
         """Whether rules have set the throttle time of the response."""
-        return self._course.sets_throttle_time
+        return self.course.sets_throttle_time
 
     @property
     def changes_response(self) -> bool:
         """Whether rules have changed more of the response than its throttle time."""
-        return self._course.changes_response
+        return self.course.changes_response
 
     async def stop_at(self, place: str) -> None:
         """Delay, hold, disconnect or fall silent at a place. Raises ``InterceptorDisconnect``."""
-        for active in self._course.rules(*_STOPS, place=place):
-            rule = active.rule
-            if rule.action == "delay":
-                await self._sleep(active, rule.delay_ms)
-            elif rule.action == "throttle":
-                if self._delays_throttled and rule.mute is not False:
-                    await self._sleep(active, rule.throttle_ms)
-            elif rule.action in ("hold", "reorder"):
-                await self._hold(active.id)
-            elif rule.action == "disconnect":
-                self._disconnect(active)
-            elif rule.action in BROKER_ACTIONS:
-                await self._decisions.act(active.id)
-            else:
-                await self._connection.discard_requests()
-                raise InterceptorDisconnect(f"rule {active.id} left the connection silent")
-
-    async def _hold(self, rule_id: str) -> None:
-        fired = self._course.fired[rule_id]
-        if not fired.overtakes:
-            await self._decisions.hold(rule_id, fired.releases, self._describe(rule_id))
+        for active in self.course.fired_rules():
+            if active.place == place:
+                await active.rule.action.stop(_StoppedRequest(self, active))
 
     async def end(self) -> None:
         """Let the requests go on that this one has overtaken."""
-        for active in self._course.rules("reorder"):
-            if self._course.fired[active.id].overtakes:
+        for active, _ in self.course.rules(Reorder):
+            if self.course.fired[active.id].overtakes:
                 with trio.CancelScope(shield=True):
-                    await self._decisions.act(active.id)
-
-    def _describe(self, rule_id: str) -> FaultHold:
-        """The request and an entity of it."""
-        attributes, keys = self._connection.attributes(), self._course.keys_of(rule_id)
-        entity = {
-            name: keys[key]
-            for name, key in ENTITY_FIELDS.items()
-            if name in FaultHold._fields and keys.get(key) is not None
-        }
-        api = self._course.api.name
-        request = FaultHold("", api, attributes.client_id, attributes.number)
-        return request._replace(**entity)
-
-    def _disconnect(self, active: ActiveRule) -> None:
-        if active.rule.reset:
-            self._connection.reset_on_close()
-        raise InterceptorDisconnect(f"rule {active.id}")
+                    await self.decisions.act(active.id)
 
     def damaged(self, frame: bytes) -> bytes:
         """The response as ``send`` sends it."""
-        return self._course.damage(frame)
+        return self.course.damage(frame)
 
     async def send(self, frame: bytes) -> int:
         """Send the response with its length; return the number of bytes.
@@ -340,47 +314,84 @@ class RequestFaults:
             await self.end()
 
     async def _send(self, frame: bytes) -> int:
-        frame = self._course.damage(frame)
-        for active in self._course.rules("disconnect", place=MIDDLE):
-            end = active.rule.bytes
-            await self._connection.send(frame[: len(frame) // 2 if end is None else end])
-            self._disconnect(active)
+        frame = self.course.damage(frame)
+        for active, action in self.course.rules(Disconnect, MIDDLE):
+            end = len(frame) // 2 if action.bytes is None else action.bytes
+            await self.connection.send(frame[:end])
+            await action.stop(_StoppedRequest(self, active))
         await self._send_slowly(frame)
         return len(frame)
 
     async def _send_slowly(self, frame: bytes) -> None:
         """Send the response, at the lowest rate of the rules if there are any."""
-        slow = min(
-            self._course.rules("slow"), key=lambda each: each.rule.bytes_per_s or 0, default=None
-        )
+        rates = {active.id: action.bytes_per_s for active, action in self.course.rules(Slow)}
         sent = 0
-        if slow is not None:
-            rate, since = slow.rule.bytes_per_s or 1, self._course.fired[slow.id].now
+        if rates:
+            rule_id, rate = min(rates.items(), key=lambda each: each[1])
+            since = self.course.fired[rule_id].now
             piece = max(rate // PIECES_PER_S, 1)
             while len(frame) - sent > piece:
                 await trio.sleep_until(since + (sent + piece) / rate)
-                await self._connection.send(frame[sent : sent + piece])
+                await self.connection.send(frame[sent : sent + piece])
                 sent += piece
             await trio.sleep_until(since + len(frame) / rate)
-        await self._connection.send(frame[sent:])
+        await self.connection.send(frame[sent:])
 
     async def mute(self) -> None:
         """Wait for the throttle times that rules have set and that mute the connection."""
-        if self._delays_throttled:
+        if self.delays_throttled:
             return
-        for active in self._course.rules("throttle"):
-            if active.rule.mute is not False:
-                await self._sleep(active, active.rule.throttle_ms)
+        for active, action in self.course.rules(ThrottleResponse):
+            if action.mutes:
+                await _StoppedRequest(self, active).sleep(action.throttle_ms)
 
-    async def _sleep(self, active: ActiveRule, duration_ms: int | None) -> None:
+
+class _StoppedRequest:
+    """A request at the place of one rule that fired. Implements ``actions.StoppedRequest``."""
+
+    def __init__(self, faults: RequestFaults, active: ActiveRule) -> None:
+        self.delays_throttled = faults.delays_throttled
+        self._faults = faults
+        self._active = active
+        self._fired = faults.course.fired[active.id]
+
+    async def sleep(self, duration_ms: int) -> None:
         """Sleep until a time after the rule has fired."""
-        await trio.sleep_until(self._course.fired[active.id].now + (duration_ms or 0) / 1000)
+        await trio.sleep_until(self._fired.now + duration_ms / 1000)
 
+    async def hold(self) -> None:
+        """Wait until the rule is released, unless this is the second match of a pair."""
+        if not self._fired.overtakes:
+            what = self._describe()
+            await self._faults.decisions.hold(self._active.id, self._fired.releases, what)
 
-_STOPS: Final = (
-    *("delay", "throttle", "hold", "reorder", "disconnect", "never_answer"),
-    *sorted(BROKER_ACTIONS),
-)
+    def _describe(self) -> FaultHold:
+        """The request and an entity of it."""
+        attributes = self._faults.connection.attributes()
+        course = self._faults.course
+        keys = course.keys_of(self._active.id)
+        entity = {
+            name: keys[key]
+            for name, key in ENTITY_FIELDS.items()
+            if name in FaultHold._fields and keys.get(key) is not None
+        }
+        request = FaultHold("", course.api.name, attributes.client_id, attributes.number)
+        return request._replace(**entity)
+
+    async def act(self) -> None:
+        """Let the controller carry out the rule."""
+        await self._faults.decisions.act(self._active.id)
+
+    def disconnect(self, *, resets: bool) -> None:
+        """Close the connection, with a TCP reset or without."""
+        if resets:
+            self._faults.connection.reset_on_close()
+        raise InterceptorDisconnect(f"rule {self._active.id}")
+
+    async def fall_silent(self) -> None:
+        """Read requests and answer none until the client disconnects."""
+        await self._faults.connection.discard_requests()
+        raise InterceptorDisconnect(f"rule {self._active.id} left the connection silent")
 
 
 def _load(records: Any) -> bytes:

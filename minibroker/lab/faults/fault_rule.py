@@ -1,17 +1,47 @@
-"""The one definition of a fault rule, and the views of what it has done.
+"""Fault rules: what goes wrong, for which requests or connections, how often, and what it has done.
 
-Owns the fields of a rule with their meaning, from which the validation, the reference page, the
-OpenAPI description and the help of the commands follow. It must never know how a rule is matched
-or carried out. Invariant: a rule is one flat object of plain data, which travels to every process
-unchanged. Kafka has no equivalent; Trogdor's ``TaskSpec`` describes faults of whole nodes.
+Owns the selectors of a rule and when it fires, the checks whether a rule makes sense, and the views
+of the control API. What goes wrong is an action of ``faults.actions``. It must never count or
+decide. Invariant: a rule is plain data, which travels to every process unchanged, and as JSON a
+flat object; a rule that is accepted can fire, and a field that would have no effect is rejected by
+its name. Kafka has no equivalent; Trogdor's ``TaskSpec`` describes faults of whole nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
-from minibroker.lab.schema import Doc, Length, Range
+from minibroker.lab.faults.actions import (
+    ACTIONS,
+    ENTITY_FIELDS,
+    INT32_MAX,
+    POINTS,
+    SELECTORS,
+    TIME_MS_MAX,
+    Action,
+    Hold,
+    HoldPoint,
+    api_of,
+    nearest,
+)
+from minibroker.lab.schema import (
+    Doc,
+    Fault,
+    InvalidJson,
+    Length,
+    Range,
+    Variants,
+    to_json,
+)
+from minibroker_protocol import registry
+from minibroker_protocol.entities import selectable
+from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.types import uuid_from_text
 
 RULES_MAX: Final = 1000
 """Rules that may be set at the same time."""
@@ -20,9 +50,6 @@ TEXT_MAX: Final = 1024
 """Characters of a text in a rule."""
 
 COUNT_MAX: Final = 1_000_000_000
-TIME_MS_MAX: Final = 7 * 24 * 3600 * 1000
-PAUSE_MS_MAX: Final = 60_000
-INT32_MAX: Final = 2**31 - 1
 VERSION_MAX: Final = 2**15 - 1
 SEED_MAX: Final = 2**53
 """The largest whole number that every JSON library keeps."""
@@ -30,40 +57,15 @@ SEED_MAX: Final = 2**53
 HOLDS_SHOWN_MAX: Final = 100
 """Held requests of one rule that are shown."""
 
-FaultAction: TypeAlias = Literal[
-    "error",
-    "delay",
-    "hold",
-    "reorder",
-    "disconnect",
-    "never_answer",
-    "throttle",
-    "slow",
-    "corrupt",
-    "replace",
-    "observe",
-    "kill",
-    "pause",
-    "advance",
-    "fail_append",
-    "stall_append",
-    "refuse",
-    "silent",
-    "close",
-]
-FaultPoint: TypeAlias = Literal[
-    "produce.appended",
-    "fetch.waiting",
-    "group.preparing_rebalance",
-    "transaction.prepared",
-    "transaction.completing",
-    "controller.applied",
-]
-FaultPlace: TypeAlias = Literal["before", "after", "middle"]
-StorageErrno: TypeAlias = Literal["ENOSPC", "EDQUOT", "EROFS", "EIO"]
-CorruptPart: TypeAlias = Literal[
-    "crc", "bit", "length", "correlation_id", "tagged_field", "truncate"
-]
+COUNTS: Final = ("first", "nth", "every", "probability")
+"""Fields that say which matches fire; a rule has one of them at most."""
+
+WHEN_FIELDS: Final = (*COUNTS, "seed", "after_ms", "until_ms")
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+ServedVersions: TypeAlias = Mapping[int, tuple[int, int]]
+"""The lowest and the highest served version of each API."""
 
 
 class FaultRule(NamedTuple):
@@ -72,7 +74,7 @@ class FaultRule(NamedTuple):
     All selectors must match. A request that does not have a selected field never matches.
     """
 
-    action: Annotated[FaultAction, Doc("What goes wrong.")]
+    action: Annotated[Action, Variants(ACTIONS), Doc("What goes wrong.")]
     name: Annotated[
         str | None,
         Length(1, 64),
@@ -145,81 +147,57 @@ class FaultRule(NamedTuple):
         Range(1, TIME_MS_MAX),
         Doc("Matches until this time after the rule was added, on the broker's clock."),
     ] = None
-    at: Annotated[
-        FaultPlace | None,
-        Doc(
-            "`before` the request is executed, `after` it and before the response, or in the "
-            "`middle` of the response."
-        ),
-    ] = None
-    point: Annotated[
-        FaultPoint | None, Doc("A hold point inside of the broker, instead of a place of requests.")
-    ] = None
-    error: Annotated[
-        str | None, Length(1, 64), Doc("Kafka's error by name or code, e.g. `NOT_COORDINATOR`.")
-    ] = None
-    whole: Annotated[
-        bool | None,
-        Doc("Put the error at the top of the response, instead of into its matching entries."),
-    ] = None
-    delay_ms: Annotated[
-        int | None, Range(1, TIME_MS_MAX), Doc("Delay after the rule fires, on the broker's clock.")
-    ] = None
-    bytes_per_s: Annotated[
-        int | None,
-        Range(1, INT32_MAX),
-        Doc("Bytes of the response a second of the broker's clock."),
-    ] = None
-    process: Annotated[
-        str | None, Length(1, 64), Doc("A process of the broker as in `/v1/health`.")
-    ] = None
-    pause_ms: Annotated[
-        int | None,
-        Range(1, PAUSE_MS_MAX),
-        Doc("How long a process stops or an append waits, in real time."),
-    ] = None
-    advance_ms: Annotated[
-        int | None, Range(1, TIME_MS_MAX), Doc("How far the broker's clock is advanced.")
-    ] = None
-    throttle_ms: Annotated[
-        int | None, Range(1, INT32_MAX), Doc("Throttle time of the response.")
-    ] = None
-    mute: Annotated[
-        bool | None,
-        Doc(
-            "Whether the connection is muted, or the response delayed, for the throttle time; by "
-            "default true."
-        ),
-    ] = None
-    bytes: Annotated[
-        int | None,
-        Range(0, INT32_MAX),
-        Doc(
-            "Bytes of the response: sent before a disconnect, cut by `truncate`, or the position "
-            "of the changed `bit`; or of a batch that reach the file."
-        ),
-    ] = None
-    errno: Annotated[StorageErrno | None, Doc("The error of the append; by default `ENOSPC`.")] = (
-        None
-    )
-    crash: Annotated[bool | None, Doc("Kill the process that appends.")] = None
-    reset: Annotated[
-        bool | None, Doc("Disconnect with a TCP reset; by default the connection is closed.")
-    ] = None
-    part: Annotated[
-        CorruptPart | None,
-        Doc(
-            "The corrupted part: the `crc` of the first batch of each partition in a Fetch "
-            "response, one `bit`, the `length` or `correlation_id` of the response, or its end "
-            "(`truncate`). `tagged_field` adds a tagged field that no client knows to a response "
-            "of a flexible version, which is valid."
-        ),
-    ] = None
-    response: Annotated[
-        Mapping[str, object] | None,
-        Length(0, 1000),
-        Doc("Fields of the response that are replaced, with Kafka's names in snake case."),
-    ] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Its fields as JSON, without those that are not set."""
+        return {name: value for name, value in to_json(self).items() if value is not None}
+
+    @property
+    def point(self) -> HoldPoint | None:
+        """The hold point at which it acts."""
+        point = self.action.point if isinstance(self.action, Hold) else None
+        return None if point is None else POINTS[point]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it is about something inside of the broker, instead of requests."""
+        return self.point is not None and self.point.api is None
+
+    @property
+    def is_about_requests(self) -> bool:
+        """Whether it is about requests, instead of connections or the inside of the broker."""
+        return self.action.matches == "requests" and not self.is_inside
+
+    @property
+    def selected_api(self) -> ApiKey | None:
+        """The API that it selects, by its name or by a hold point."""
+        if self.point is not None:
+            return self.point.api
+        return None if self.api is None else api_of(self.api)
+
+    @property
+    def selected_keys(self) -> frozenset[Meaning]:
+        """The keys of the entities that it selects by."""
+        return frozenset(
+            key for name, key in ENTITY_FIELDS.items() if getattr(self, name) is not None
+        )
+
+
+class ActiveRule(NamedTuple):
+    """A rule that is set, with its id; it travels to every process."""
+
+    id: str
+    rule: FaultRule
+    slot: int = -1
+    """The place of its counts in the file that processes share; negative if there is none."""
+    added: float = 0.0
+    """When it was added, in seconds of the broker's clock."""
+
+    @property
+    def place(self) -> str:
+        """Where in the course of a request it acts."""
+        return self.rule.action.place
 
 
 class FaultHold(NamedTuple):
@@ -257,3 +235,118 @@ class FaultView(NamedTuple):
         tuple[FaultHold, ...], Doc(f"What it holds, the first {HOLDS_SHOWN_MAX} of them.")
     ]
     age_ms: Annotated[int, Doc("Time since it was added, on the broker's clock.")]
+
+
+# Checks -------------------------------------------------------------------------------------------
+
+
+def check_rule(rule: FaultRule, served: ServedVersions) -> None:
+    """Raise ``InvalidJson`` with all fields that make no sense; ``served`` are the served APIs."""
+    faults = [*_match_faults(rule), *_when_faults(rule), *rule.action.faults(rule.given)]
+    faults += _name_faults(rule, served)
+    if faults := faults or [*_api_faults(rule, served)]:
+        raise InvalidJson(faults)
+
+
+def _match_faults(rule: FaultRule) -> Iterator[Fault]:
+    for name in SELECTORS:
+        if getattr(rule, name) is not None and name not in rule.action.selectors:
+            yield Fault(name, f"cannot select for the action {rule.action.name}")
+    if rule.address is not None and network_of(rule.address) is None:
+        yield Fault("address", "must be an IP address or a network")
+    if rule.topic_id is not None:
+        try:
+            uuid_from_text(rule.topic_id)
+        except ValueError:
+            yield Fault("topic_id", "must be a topic id in base64url")
+    if None not in (rule.version_min, rule.version_max) and rule.version_min > rule.version_max:  # type: ignore[operator]
+        yield Fault("version_max", "must not be less than version_min")
+
+
+def _when_faults(rule: FaultRule) -> Iterator[Fault]:
+    counts = [name for name in COUNTS if getattr(rule, name) is not None]
+    for name in counts[1:]:
+        yield Fault(name, f"excludes {counts[0]}")
+    if rule.seed is not None and rule.probability is None:
+        yield Fault("seed", "has no effect without probability")
+    if rule.probability == 0:
+        yield Fault("probability", "must be greater than 0, or the rule never fires")
+    if rule.until_ms is not None and rule.until_ms <= (rule.after_ms or 0):
+        yield Fault("until_ms", "must be greater than after_ms")
+
+
+def _name_faults(rule: FaultRule, served: ServedVersions) -> Iterator[Fault]:
+    if rule.name is not None and not _NAME.fullmatch(rule.name):
+        yield Fault("name", "may have letters, digits, `.`, `_` and `-` only")
+    if rule.name is not None and rule.name.isdecimal():
+        yield Fault("name", "must not be a number: those are ids of rules without a name")
+    if rule.api is not None and api_of(rule.api) is None:
+        yield Fault("api", f"there is no API {rule.api!r}{nearest(rule.api, ApiKey)}")
+    elif rule.api is not None and api_of(rule.api) not in served:
+        yield Fault("api", "is not served by this broker")
+
+
+def _api_faults(rule: FaultRule, served: ServedVersions) -> Iterator[Fault]:
+    """Faults of fields whose meaning depends on the API."""
+    key = None if rule.api is None else api_of(rule.api)
+    if key is None:
+        if rule.action.api_reason:
+            yield Fault("api", f"is missing: {rule.action.api_reason}")
+        for name in ("version_min", "version_max"):
+            if getattr(rule, name) is not None:
+                yield Fault("api", f"is missing: {name} depends on it")
+                return
+        return
+    low, high = served[key]
+    if (rule.version_min or 0) > high:
+        yield Fault("version_min", f"{key.name} is served in versions {low} to {high}")
+        return
+    if rule.version_max is not None and rule.version_max < low:
+        yield Fault("version_max", f"{key.name} is served in versions {low} to {high}")
+        return
+    low = max(low, rule.version_min or 0)
+    high = high if rule.version_max is None else min(high, rule.version_max)
+    versions = range(low, high + 1)
+    faults = [*_selection_faults(rule, key, versions)]
+    faults += rule.action.api_faults(registry.schema(key), low, high)
+    yield from faults or _effect_faults(rule, key, versions)
+
+
+def _selection_faults(rule: FaultRule, key: ApiKey, versions: Sequence[int]) -> Iterator[Fault]:
+    """Faults of selectors of entities that no selected version has."""
+    schema = registry.schema(key)
+    known, ever = (selectable(schema.request, each) for each in (versions, None))
+    for name, entity in ENTITY_FIELDS.items():
+        if getattr(rule, name) is None or entity in known:
+            continue
+        if entity in ever:
+            yield Fault(name, f"requests of {key.name} have no {name} in these versions")
+        else:
+            yield Fault(name, f"requests of {key.name} have no {name}")
+
+
+def _effect_faults(rule: FaultRule, key: ApiKey, versions: Sequence[int]) -> Iterator[Fault]:
+    """The fault of a rule that can change nothing in any selected version."""
+    schema = registry.schema(key)
+    faults = [rule.action.effect_fault(schema, version) for version in versions]
+    if faults[-1] is not None and all(faults):
+        yield faults[-1]
+
+
+@lru_cache(RULES_MAX)
+def network_of(text: str) -> IPv4Network | IPv6Network | None:
+    """Return the network of an address or of a network."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def is_in_network(address: str, text: str) -> bool:
+    """Whether an address is in the network of a selector."""
+    network = network_of(text)
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    return network is not None and found.version == network.version and found in network

@@ -1,37 +1,221 @@
 """Which rules a request or a connection matches, and which of its entities.
 
-Owns the comparison of selectors with a request. It must never count, decide or know a socket.
-Invariant: all selectors of a rule match at the same entity, a request that does not have a
-selected field does not match, and neither does one whose response the rule cannot change.
+Owns the comparison of selectors with a request, and an index of the rules: one table for each value
+that rules select exactly, or by its start. It must never count, decide or know a socket. Invariant:
+all selectors of a rule match at the same entity, a request that does not have a selected field does
+not match, and neither does one whose response the rule cannot change. A rule is in one table, or
+among those that every request is compared with; adding and removing take the same time however many
+rules there are.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from minibroker.broker.patterns.wildcard import matches_wildcard
-from minibroker.lab.faults.actions import NEW_CONNECTION_ACTIONS, STORAGE_ACTIONS
-from minibroker.lab.faults.fault_rule import FaultRule
-from minibroker.lab.faults.points import WAITING, is_inside
-from minibroker.lab.faults.rule_index import CLIENT_ID, CONNECTION, IndexedRule, RuleIndex, TopicOf
-from minibroker.lab.faults.rules import (
-    ActiveRule,
-    is_about_requests,
-    is_in_network,
+from minibroker.lab.faults.actions import (
+    CLIENT_FIELDS,
+    CONNECTION_FIELDS,
+    ENTITY_FIELDS,
+    WAITING,
+    Hold,
 )
+from minibroker.lab.faults.fault_rule import TEXT_MAX, ActiveRule, FaultRule, is_in_network
+from minibroker_protocol import registry
 from minibroker_protocol.entities import MessageEntity, entities
 from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Struct
+from minibroker_protocol.types import uuid_from_text
 
 _SESSION_KEYS: Final = frozenset({Meaning.TOPIC, Meaning.TOPIC_ID, Meaning.PARTITION})
 _API_KEY_BYTES: Final = 2
 _CLIENT_ID_LENGTH: Final = struct.Struct(">h")
 _CLIENT_ID_AT: Final = 8
+
+TopicOf: TypeAlias = Callable[[Any], "str | None"]
+"""Returns the name of a topic id."""
+
+CLIENT_ID, CONNECTION = "client_id", "connection"
+
+_CLIENT_SELECTORS: Final = (*CLIENT_FIELDS, *CONNECTION_FIELDS, "correlation_id")
+
+_SELECTIVE: Final[tuple[str | Meaning, ...]] = (
+    CLIENT_ID,
+    Meaning.TRANSACTIONAL_ID,
+    Meaning.GROUP,
+    Meaning.TOPIC,
+    Meaning.TOPIC_ID,
+    Meaning.MEMBER,
+    Meaning.RESOURCE,
+)
+"""By what rules are found; a partition alone would select little."""
+
+ValueKind: TypeAlias = "tuple[str | Meaning, int | None]"
+"""What tables are about, and the length of the start of its text; None for the whole value."""
+
+TableKey: TypeAlias = "tuple[ValueKind, Any]"
+
+
+class IndexedRule:
+    """A rule with what matching needs of it."""
+
+    __slots__ = (
+        "_effects",
+        "_selectors",
+        "active",
+        "api",
+        "is_about_all_clients",
+        "order",
+        "selected",
+        "table",
+    )
+
+    def __init__(self, active: ActiveRule, order: int) -> None:
+        """``order`` grows with every rule that is added."""
+        rule = active.rule
+        self.active = active
+        self.order = order
+        self.selected = rule.selected_keys
+        self.api = rule.selected_api
+        self.is_about_all_clients = all(getattr(rule, name) is None for name in _CLIENT_SELECTORS)
+        values = [(key, getattr(rule, name)) for name, key in ENTITY_FIELDS.items()]
+        self._selectors = [
+            (key, uuid_from_text(value) if key is Meaning.TOPIC_ID else value)
+            for key, value in values
+            if value is not None
+        ]
+        self._effects: dict[tuple[int, int], bool] = {}
+        self.table = self._choose_table()
+
+    def _choose_table(self) -> TableKey | None:
+        rule = self.active.rule
+        if rule.connection is not None:
+            return (CONNECTION, None), rule.connection
+        selectors: dict[str | Meaning, Any] = dict(self._selectors)
+        selectors[CLIENT_ID] = rule.client_id
+        tables = (
+            table
+            for kind in _SELECTIVE
+            if (table := _table_of(kind, selectors.get(kind))) is not None
+        )
+        # A whole value before a start, and a longer start before a shorter one.
+        return max(tables, key=lambda table: table[0][1] or TEXT_MAX + 1, default=None)
+
+    def has_effect(self, api_key: int, version: int) -> bool:
+        """Whether it can change anything for an API and version."""
+        effect = self._effects.get((api_key, version))
+        if effect is None:
+            schema = registry.schema(api_key)
+            effect = self.active.rule.action.effect_fault(schema, version) is None
+            self._effects[api_key, version] = effect
+        return effect
+
+    def matches_entity(self, entity: MessageEntity, topic_of: TopicOf) -> bool:
+        """Whether all selectors of entities match this one."""
+        return all(
+            _matches_value(selector, value_of(entity, key, topic_of))
+            for key, selector in self._selectors
+        )
+
+
+class RuleIndex:
+    """Rules of which one table leads to those that may match."""
+
+    def __init__(self) -> None:
+        self._compared: dict[str, IndexedRule] = {}
+        self._tables: dict[TableKey, dict[str, IndexedRule]] = {}
+        self._kinds: Counter[ValueKind] = Counter()
+        """How many rules are found by each kind of value."""
+
+    def __bool__(self) -> bool:
+        return bool(self._compared or self._tables)
+
+    def add(self, rule: IndexedRule) -> None:
+        """Add a rule."""
+        if rule.table is None:
+            self._compared[rule.active.id] = rule
+        else:
+            self._tables.setdefault(rule.table, {})[rule.active.id] = rule
+            self._kinds[rule.table[0]] += 1
+
+    def remove(self, rule: IndexedRule) -> None:
+        """Remove a rule that was added."""
+        if rule.table is None:
+            del self._compared[rule.active.id]
+            return
+        table = self._tables[rule.table]
+        del table[rule.active.id]
+        if not table:
+            del self._tables[rule.table]
+        self._kinds[rule.table[0]] -= 1
+        if not self._kinds[rule.table[0]]:
+            del self._kinds[rule.table[0]]
+
+    def concerns(self, client_id: Callable[[], str | None]) -> bool:
+        """Whether a rule may match a request of a client with any entities."""
+        if self._compared or any(kind != CLIENT_ID for kind, _ in self._kinds):
+            return True
+        return any((kind, _start(client_id(), kind[1])) in self._tables for kind in self._kinds)
+
+    def find(
+        self,
+        values: Mapping[str, Any],
+        entities: Callable[[], Sequence[MessageEntity]],
+        topic_of: TopicOf,
+    ) -> Iterator[IndexedRule]:
+        """The rules that may match, in any order; one may come several times.
+
+        ``values`` are those of the connection by ``CLIENT_ID`` and ``CONNECTION``.
+        """
+        yield from self._compared.values()
+        for kind in self._kinds:
+            name, length = kind
+            if isinstance(name, str):
+                yield from self._tables.get((kind, _start(values.get(name), length)), {}).values()
+                continue
+            for entity in entities():
+                value = _start(value_of(entity, name, topic_of), length)
+                found = self._tables.get((kind, value))
+                if found is not None:
+                    yield from found.values()
+
+
+def _table_of(kind: str | Meaning, selector: Any) -> TableKey | None:
+    """The table of a selector; None if it says nothing about the start of a value."""
+    if not isinstance(selector, str):
+        return None if selector is None else ((kind, None), selector)
+    start, *others = selector.split("*")
+    if not others:
+        return (kind, None), selector
+    return ((kind, len(start)), start) if start else None
+
+
+def _start(value: Any, length: int | None) -> Any:
+    """The start of a text, or the whole value."""
+    return value if length is None or not isinstance(value, str) else value[:length]
+
+
+def value_of(entity: MessageEntity, key: Meaning, topic_of: TopicOf) -> Any:
+    """The value of an entity that a selector is compared with; None if it has none."""
+    value = entity.keys.get(key)
+    if key is Meaning.TOPIC and not value and Meaning.TOPIC_ID in entity.keys:
+        return topic_of(entity.keys[Meaning.TOPIC_ID])
+    return value
+
+
+def _matches_value(selector: Any, value: Any) -> bool:
+    if isinstance(selector, str):
+        return isinstance(value, str) and matches_wildcard(value, selector)
+    return bool(value == selector)
+
+
+# The matchers -------------------------------------------------------------------------------------
 
 
 class ConnectionAttributes(NamedTuple):
@@ -89,12 +273,12 @@ class Matcher:
         if active.id in self.rules:
             return
         self.rules[active.id] = active
-        action = active.rule.action
-        if action in NEW_CONNECTION_ACTIONS:
+        matches = active.rule.action.matches
+        if matches == "new connections":
             self._about_new_connections[active.id] = active
-        if action in STORAGE_ACTIONS:
+        if matches == "appends":
             self._about_appends.add(active.id)
-        if not is_about_requests(active.rule):
+        if not active.rule.is_about_requests:
             return
         self._last_order += 1
         indexed = self._indexed[active.id] = IndexedRule(active, self._last_order)
@@ -210,8 +394,8 @@ def _forbids_fetch_sessions(indexed: IndexedRule) -> bool:
     rule = indexed.active.rule
     return indexed.api in (None, ApiKey.FETCH) and (
         bool(indexed.selected & _SESSION_KEYS)
-        or rule.action in ("error", "corrupt", "replace")
-        or indexed.active.place == WAITING
+        or rule.action.replaces_response
+        or rule.action.place == WAITING
     )
 
 
@@ -235,8 +419,8 @@ def matches_connection(rule: FaultRule, facts: ConnectionAttributes) -> bool:
         rule.connection in (None, facts.number)
         and rule.listener in (None, facts.listener)
         and (rule.address is None or is_in_network(facts.address, rule.address))
-        and _matches_text(rule.principal, facts.principal)
-        and _matches_text(rule.client_id, facts.client_id)
+        and (rule.principal is None or _matches_value(rule.principal, facts.principal))
+        and (rule.client_id is None or _matches_value(rule.client_id, facts.client_id))
     )
 
 
@@ -289,8 +473,9 @@ class PointMatcher:
 
     def add(self, active: ActiveRule) -> None:
         """Add a rule after those that are there, if it is about such a point."""
-        if is_inside(active.rule):
-            self._by_point.setdefault(str(active.rule.point), EntityMatcher()).add(active)
+        action = active.rule.action
+        if active.rule.is_inside and isinstance(action, Hold):
+            self._by_point.setdefault(str(action.point), EntityMatcher()).add(active)
 
     def remove(self, rule_id: str) -> None:
         """Remove a rule, if it is there."""
@@ -307,9 +492,3 @@ class PointMatcher:
 
 def _no_topic(topic_id: object) -> None:
     del topic_id
-
-
-def _matches_text(selector: str | None, value: Any) -> bool:
-    if selector is None:
-        return True
-    return isinstance(value, str) and matches_wildcard(value, selector)

@@ -9,66 +9,20 @@ long as this process, or as their store keeps them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
-from minibroker.lab.errors import ApiError, Conflict, NotFound
-from minibroker.lab.faults.actions import STORAGE_ACTIONS
-from minibroker.lab.faults.fault_rule import RULES_MAX, FaultHold, FaultRule, FaultView
+from minibroker.lab.errors import ApiError, NotFound
+from minibroker.lab.faults.fault_rule import FaultHold, FaultRule, FaultView, ServedVersions
 from minibroker.lab.faults.matching import Candidate
-from minibroker.lab.faults.rulebook import (
-    DuplicateRule,
-    Firing,
-    Rulebook,
-    RuleState,
-    SavedRule,
-    TooManyRules,
-)
-from minibroker.lab.faults.rules import ActiveRule, ServedVersions
+from minibroker.lab.faults.rulebook import Firing, Rulebook, RuleState
+from minibroker.lab.faults.store import RuleStore, is_counted_by_workers
 
 TIMED_OUT_STATUS: Final = 408
 
 POLL_S: Final = 0.02
 """Pause, in real time, between looks at counts of other processes."""
-
-
-class RuleStore(Protocol):
-    """Where rules and counts survive a restart of their process."""
-
-    def add(self, state: RuleState, last_number: int) -> None:
-        """Keep a rule; ``last_number`` is the last id that was a number."""
-
-    def remove(self, rule_id: str) -> None:
-        """Forget a rule."""
-
-    def clear(self) -> None:
-        """Forget all rules."""
-
-    def count(self, state: RuleState) -> None:
-        """Keep the counts of a rule."""
-
-    def refresh(self, state: RuleState) -> None:
-        """Read the counts of a rule that other processes count."""
-
-
-class NoRuleStore:
-    """Rules that last as long as their process."""
-
-    def add(self, state: RuleState, last_number: int) -> None:
-        """Keep nothing."""
-
-    def remove(self, rule_id: str) -> None:
-        """Forget nothing."""
-
-    def clear(self) -> None:
-        """Forget nothing."""
-
-    def count(self, state: RuleState) -> None:
-        """Keep nothing."""
-
-    def refresh(self, state: RuleState) -> None:
-        """Read nothing."""
 
 
 class FaultRegister:
@@ -85,28 +39,21 @@ class FaultRegister:
 
         ``now`` is the clock of the rules; ``sleep_real`` waits for real seconds.
         """
-        self._store = store or NoRuleStore()
-        self._book = Rulebook(served)
+        self._store = store or RuleStore()
+        self.book: Final = Rulebook(served)
+        self.book.restore(*self._store.load())
         self._now = now
         self._sleep_real = sleep_real
         self._changed = trio.Event()
-
-    def active(self) -> tuple[ActiveRule, ...]:
-        """All rules, in the order in which they were added."""
-        return self._book.active()
-
-    def find(self, rule_id: str) -> RuleState | None:
-        """A rule by its id."""
-        return self._book.find(rule_id)
 
     # The control API --------------------------------------------------------------------------
 
     def views(self) -> tuple[FaultView, ...]:
         """All rules."""
         now = self._now()
-        for state in self._book.states():
+        for state in self.book.states():
             self._store.refresh(state)
-        return tuple(state.view(now) for state in self._book.states())
+        return tuple(state.view(now) for state in self.book.states())
 
     def view(self, rule_id: str) -> FaultView:
         """One rule. Raises ``NotFound``."""
@@ -114,32 +61,21 @@ class FaultRegister:
 
     def add(self, rule: FaultRule) -> RuleState:
         """Add a rule. Raises ``InvalidJson`` or ``Conflict``."""
-        try:
-            state = self._book.add(rule, self._now())
-        except DuplicateRule as error:
-            raise Conflict("DUPLICATE_RULE", f"there is a rule {str(error)!r}") from None
-        except TooManyRules:
-            raise Conflict(
-                "TOO_MANY_RULES", f"{RULES_MAX} rules are set", "Remove those not needed."
-            ) from None
-        self._store.add(state, self._book.last_number)
+        state = self.book.add(rule, self._now())
+        self._store.add(state, self.book.last_number)
         return state
-
-    def restore(self, rules: Sequence[SavedRule], last_number: int) -> None:
-        """Add the rules that the store has kept."""
-        self._book.restore(rules, last_number)
 
     def remove(self, rule_id: str) -> None:
         """Remove a rule, and release what it holds. Raises ``NotFound``."""
         self._release(self._state(rule_id))
-        self._book.remove(rule_id)
+        self.book.remove(rule_id)
         self._store.remove(rule_id)
 
     def clear(self) -> None:
         """Remove all rules, and release what they hold."""
-        for state in self._book.states():
+        for state in self.book.states():
             self._release(state)
-        self._book.clear()
+        self.book.clear()
         self._store.clear()
 
     def release(self, rule_id: str) -> int:
@@ -157,8 +93,8 @@ class FaultRegister:
         state = self._state(rule_id)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_after, timeout_ms, nursery.cancel_scope)
-            while state.reached < hits and self._book.find(rule_id) is state:
-                if state.active.rule.action in STORAGE_ACTIONS:
+            while state.reached < hits and self.book.find(rule_id) is state:
+                if is_counted_by_workers(state):
                     await self._sleep_real(POLL_S)
                     self._store.refresh(state)
                 else:
@@ -179,7 +115,7 @@ class FaultRegister:
         scope.cancel()
 
     def _state(self, rule_id: str) -> RuleState:
-        state = self._book.find(rule_id)
+        state = self.book.find(rule_id)
         if state is None:
             raise NotFound(
                 "NO_SUCH_FAULT", f"there is no fault rule {rule_id!r}", "GET /v1/faults lists all."
@@ -191,9 +127,9 @@ class FaultRegister:
 
     def decide(self, candidates: Sequence[Candidate]) -> tuple[Firing, ...]:
         """The rules that fire of those that match."""
-        fired = self._book.decide(candidates, self._now())
+        fired = self.book.decide(candidates, self._now())
         for each in candidates:
-            if (state := self._book.find(each.rule_id)) is not None:
+            if (state := self.book.find(each.rule_id)) is not None:
                 self._store.count(state)
         if fired:
             self._wake()
@@ -204,7 +140,7 @@ class FaultRegister:
 
         With ``again`` it was held already when the rules were kept.
         """
-        state = self._book.find(rule_id)
+        state = self.book.find(rule_id)
         if state is None:
             return
         number = state.hold(what, again=again)
@@ -218,7 +154,7 @@ class FaultRegister:
 
     def overtaken(self, rule_id: str) -> None:
         """Release the first match of a pair, because the second one was answered."""
-        if (state := self._book.find(rule_id)) is not None:
+        if (state := self.book.find(rule_id)) is not None:
             state.release_pair()
             self._store.count(state)
             self._wake()

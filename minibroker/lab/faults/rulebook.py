@@ -13,26 +13,21 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from minibroker.lab.faults.actions import ACTIONS, BEFORE, ENDINGS
+from minibroker.lab.errors import Conflict
+from minibroker.lab.faults.actions import BEFORE, Hold, Observe, Reorder
 from minibroker.lab.faults.fault_rule import (
     HOLDS_SHOWN_MAX,
     RULES_MAX,
+    ActiveRule,
     FaultHold,
     FaultRule,
     FaultView,
+    ServedVersions,
+    check_rule,
 )
 from minibroker.lab.faults.matching import Candidate
-from minibroker.lab.faults.rules import ActiveRule, ServedVersions, check_rule, given_fields
 
 _FRACTION_BYTES: Final = 8
-
-
-class TooManyRules(Exception):
-    """No more rules can be added."""
-
-
-class DuplicateRule(Exception):
-    """There is a rule with this name."""
 
 
 class Firing(NamedTuple):
@@ -64,15 +59,6 @@ class RuleCounts(NamedTuple):
 NO_COUNTS: Final = RuleCounts()
 
 
-class SavedRule(NamedTuple):
-    """A rule as it was before a restart."""
-
-    id: str
-    rule: FaultRule
-    added: float
-    counts: RuleCounts
-
-
 class RuleState:
     """One rule with its counts."""
 
@@ -81,15 +67,13 @@ class RuleState:
         "_hold_number",
         "_holds",
         "active",
-        "added",
         "hits",
         "matches",
         "releases",
     )
 
-    def __init__(self, active: ActiveRule, added: float, counts: RuleCounts = NO_COUNTS) -> None:
+    def __init__(self, active: ActiveRule, counts: RuleCounts = NO_COUNTS) -> None:
         self.active = active
-        self.added = added
         self.matches, self.hits, self.releases, self._arrivals = counts
         self._holds: dict[int, FaultHold] = {}
         self._hold_number = 0
@@ -102,7 +86,7 @@ class RuleState:
     @property
     def reached(self) -> int:
         """How often it fired; of what it holds, only what has arrived where it is held."""
-        return self._arrivals if self.active.rule.action == "hold" else self.hits
+        return self._arrivals if isinstance(self.active.rule.action, Hold) else self.hits
 
     @property
     def held(self) -> int:
@@ -133,7 +117,7 @@ class RuleState:
 
     @property
     def _exchanges(self) -> bool:
-        return self.active.rule.action == "reorder"
+        return isinstance(self.active.rule.action, Reorder)
 
     @property
     def _pairs(self) -> int:
@@ -150,17 +134,17 @@ class RuleState:
         """The rule as the control API shows it."""
         return FaultView(
             self.active.id,
-            {"action": self.active.rule.action, **given_fields(self.active.rule)},
+            self.active.rule.given,
             self.matches,
             self.hits,
             self.held,
             tuple(islice(self._holds.values(), HOLDS_SHOWN_MAX)),
-            int((now - self.added) * 1000),
+            int((now - self.active.added) * 1000),
         )
 
     def match(self, now: float) -> bool:
         """Count a match, and return whether the rule fires."""
-        if not is_in_time(self.active.rule, (now - self.added) * 1000):
+        if not is_in_time(self.active, now):
             return False
         self.matches += 1
         fires = fires_at(self.active.rule, self.matches)
@@ -170,7 +154,7 @@ class RuleState:
     def would_fire(self, now: float) -> bool:
         """Whether the rule fires for its next match."""
         rule = self.active.rule
-        return is_in_time(rule, (now - self.added) * 1000) and fires_at(rule, self.matches + 1)
+        return is_in_time(self.active, now) and fires_at(rule, self.matches + 1)
 
 
 class Rulebook:
@@ -195,18 +179,17 @@ class Rulebook:
         return self._states.get(rule_id)
 
     def add(self, rule: FaultRule, now: float) -> RuleState:
-        """Add a rule.
-
-        Raises ``InvalidJson``, ``DuplicateRule`` or ``TooManyRules``.
-        """
+        """Add a rule. Raises ``InvalidJson`` or ``Conflict``."""
         check_rule(rule, self._served)
         if rule.name is not None and rule.name in self._states:
-            raise DuplicateRule(rule.name)
+            raise Conflict("DUPLICATE_RULE", f"there is a rule {rule.name!r}")
         if len(self._states) >= RULES_MAX:
-            raise TooManyRules
+            raise Conflict(
+                "TOO_MANY_RULES", f"{RULES_MAX} rules are set", "Remove those not needed."
+            )
         self._last_number += 1
         rule_id = rule.name or str(self._last_number)
-        state = self._states[rule_id] = RuleState(ActiveRule(rule_id, rule), now)
+        state = self._states[rule_id] = RuleState(ActiveRule(rule_id, rule, added=now))
         return state
 
     @property
@@ -214,12 +197,10 @@ class Rulebook:
         """The last id that was a number."""
         return self._last_number
 
-    def restore(self, rules: Iterable[SavedRule], last_number: int) -> None:
+    def restore(self, rules: Iterable[RuleState], last_number: int) -> None:
         """Add rules with the ids and counts that they had."""
         self._last_number = last_number
-        for saved in rules:
-            active = ActiveRule(saved.id, saved.rule)
-            self._states[saved.id] = RuleState(active, saved.added, saved.counts)
+        self._states.update({state.active.id: state for state in rules})
 
     def remove(self, rule_id: str) -> bool:
         """Remove a rule; return whether it existed."""
@@ -243,11 +224,11 @@ class Rulebook:
             state = self._states.get(candidate.rule_id)
             if state is None:
                 continue  # Removed in the meantime.
-            rule = state.active.rule
-            is_final = ACTIONS[rule.action].is_final
+            action = state.active.rule.action
+            is_final = action.is_final
             if is_final and (is_all_claimed or _is_claimed(candidate, claimed)):
                 continue
-            if has_ended and rule.action != "observe":
+            if has_ended and not isinstance(action, Observe):
                 continue  # The request does not get there.
             if candidate.is_late and state.would_fire(now):
                 fired.append(Firing(candidate.rule_id, now, state.releases, is_late=True))
@@ -255,7 +236,7 @@ class Rulebook:
                 fired.append(state.firing(now))
             else:
                 continue
-            has_ended |= rule.action in ENDINGS and state.active.place == BEFORE
+            has_ended |= action.ends_request and action.place == BEFORE
             if is_final and candidate.claims is None:
                 is_all_claimed = True
             elif is_final and candidate.claims is not None:
@@ -268,8 +249,9 @@ def _is_claimed(candidate: Candidate, claimed: set[int]) -> bool:
     return candidate.claims is not None and claimed.issuperset(candidate.claims)
 
 
-def is_in_time(rule: FaultRule, age_ms: float) -> bool:
-    """Whether a rule matches so long after it was added."""
+def is_in_time(active: ActiveRule, now: float) -> bool:
+    """Whether a rule matches now, so long after it was added."""
+    rule, age_ms = active.rule, (now - active.added) * 1000
     if rule.after_ms is not None and age_ms < rule.after_ms:
         return False
     return rule.until_ms is None or age_ms < rule.until_ms

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from minibroker.lab.faults.fault_rule import FaultHold
+    from minibroker.lab.faults.fault_rule import ActiveRule, FaultHold
     from minibroker.lab.faults.matching import Candidate
-    from minibroker.lab.faults.rules import ActiveRule
 
 
 class FaultRules(NamedTuple):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.settings.definitions import DELAY, QUOTA_THROTTLE_MODE
+from minibroker.lab.faults.actions import Close
 from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
 from minibroker.lab.faults.matching import ConnectionAttributes
 from minibroker.lab.observers.hold_points import ControllerDecisions
@@ -24,7 +25,7 @@ from minibroker.runtime.rpc import Link
 if TYPE_CHECKING:
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.process.environment import Environment
-    from minibroker.lab.faults.rules import ActiveRule
+    from minibroker.lab.faults.fault_rule import ActiveRule
     from minibroker_protocol.headers import RequestHeader
 
 _SCRATCH_BYTES: Final = 4096
@@ -86,7 +87,7 @@ class ProcessorFaults:
     async def close_matching(self, rules: FaultRules, clients: Iterable[ClientConnection]) -> None:
         """Close the connections that new rules are about, if they are rules to close them."""
         for active in () if rules.replaces else rules.added:
-            if active.rule.action == "close":
+            if isinstance(active.rule.action, Close):
                 connections = [FaultedClient(client, self._env) for client in clients]
                 await self._executor.close_matching(active, connections)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from minibroker.broker.network.client_connection import ClientConnection
     from minibroker.broker.network.quota_stage import RequestCost
     from minibroker.broker.process.environment import Environment
-    from minibroker.lab.faults.rules import ActiveRule
+    from minibroker.lab.faults.fault_rule import ActiveRule
     from minibroker.lab.journal.buffer import JournalBuffer
     from minibroker.runtime.arena import Block
     from minibroker_protocol.headers import RequestHeader
@@ -249,9 +249,10 @@ def note_fault(
 ) -> None:
     """Record that a fault rule fired for a request, or for a connection."""
     fields = (None, None, None, client.client_id) if header is None else plain_header(header)
-    details: dict[str, Any] = {"rule": active.id, "action": active.rule.action}
-    if active.rule.action == "throttle":
-        details["mute"] = active.rule.mute is not False
+    action = active.rule.action
+    details: dict[str, Any] = {"rule": active.id, "action": action.name}
+    if action.name == "throttle":
+        details["mute"] = action.mutes
     note(env, "fault", details, noted(client), fields)
 
 

@@ -16,16 +16,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from minibroker.broker.metrics.log import EventLog
-from minibroker.lab.faults.actions import COUNTS, STORAGE_ACTIONS
-from minibroker.lab.faults.fault_counts import FaultCounts
+from minibroker.lab.faults.actions import FailAppend, StallAppend
+from minibroker.lab.faults.fault_rule import COUNTS
 from minibroker.lab.faults.matching import EntityMatcher
 from minibroker.lab.faults.rulebook import is_in_time
+from minibroker.lab.faults.store import FaultCounts
 from minibroker_protocol.meanings import Meaning
 
 if TYPE_CHECKING:
     from minibroker.broker.log.segment import SegmentFiles
     from minibroker.broker.process.environment import Environment
-    from minibroker.lab.faults.rules import ActiveRule
+    from minibroker.lab.faults.fault_rule import ActiveRule
     from minibroker.lab.observers.messages import FaultRules
 
 DEFAULT_ERRNO: Final = "ENOSPC"
@@ -52,7 +53,7 @@ class StorageFaults:
         for rule_id in rules.removed:
             self._rules.remove(rule_id)
         for active in rules.added:
-            if active.rule.action in STORAGE_ACTIONS and active.slot >= 0:
+            if active.rule.action.matches == "appends" and active.slot >= 0:
                 self._rules.add(active)
         if self._counts is not None and (rules.replaces or not self._rules):
             self._counts.close()
@@ -65,9 +66,9 @@ class StorageFaults:
         """Whether a rule lets each append to some partition fail now."""
         now = self._env.clock.now()
         return any(
-            active.rule.action == "fail_append"
+            isinstance(active.rule.action, FailAppend)
             and all(getattr(active.rule, name) is None for name in COUNTS)
-            and is_in_time(active.rule, (now - active.added) * 1000)
+            and is_in_time(active, now)
             for active in self._rules.all()
         )
 
@@ -83,16 +84,17 @@ class StorageFaults:
     def _carry_out(
         self, active: ActiveRule, fd: int, batch: tuple[bytes, memoryview], size: int
     ) -> None:
-        rule = active.rule
-        if rule.action == "stall_append":
-            pause_s = (rule.pause_ms or 0) / 1000
+        action = active.rule.action
+        if isinstance(action, StallAppend):
+            pause_s = action.pause_ms / 1000
             time.sleep(pause_s)  # noqa: TID251 - as for a disk that does not respond
             return
-        if rule.bytes:
-            os.pwrite(fd, b"".join(batch)[: rule.bytes], size)
-        if rule.crash:
+        assert isinstance(action, FailAppend)
+        if action.bytes:
+            os.pwrite(fd, b"".join(batch)[: action.bytes], size)
+        if action.crash:
             self._log.warning("a fault rule kills this process in an append", rule=active.id)
             self._save_records()
             os.kill(os.getpid(), signal.SIGKILL)
-        number = getattr(errno, rule.errno or DEFAULT_ERRNO)
+        number = getattr(errno, action.errno or DEFAULT_ERRNO)
         raise OSError(number, os.strerror(number))

@@ -21,8 +21,8 @@ from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.interception import InterceptorDisconnect
 from minibroker.broker.settings.types import HostPort
 from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
+from minibroker.lab.faults.fault_rule import ActiveRule
 from minibroker.lab.faults.matching import ConnectionAttributes, RequestMatches
-from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.proxy.addresses import ListenFailed
 from minibroker.lab.proxy.api_limits import is_too_new, limit_versions, unsupported_api_versions
 from minibroker.lab.proxy.exchange import Exchange, ProxiedRequest, UnexpectedFrame

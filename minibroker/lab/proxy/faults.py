@@ -12,13 +12,12 @@ from typing import Final
 
 import trio
 
-from minibroker.lab.faults.actions import AFTER, BROKER_ACTIONS, STORAGE_ACTIONS
+from minibroker.lab.faults.actions import AFTER, Close, Hold
 from minibroker.lab.faults.execution import FaultedConnection, FaultExecutor
 from minibroker.lab.faults.fault_rule import FaultHold, FaultRule, FaultView
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.register import FaultRegister
 from minibroker.lab.faults.rulebook import Firing
-from minibroker.lab.faults.rules import place_of
 from minibroker.lab.schema import Fault, InvalidJson
 from minibroker_protocol import registry
 from minibroker_protocol.registry import ApiKey
@@ -46,15 +45,16 @@ class ProxyFaults:
 
     async def add(self, rule: FaultRule) -> FaultView:
         """Add a rule; returns when every connection applies it."""
-        if rule.action in BROKER_ACTIONS | STORAGE_ACTIONS:
-            raise InvalidJson([Fault("action", f"{rule.action} {_NO_BROKER}")])
-        if rule.point is not None and place_of(rule) != AFTER:
-            raise InvalidJson([Fault("point", f"{rule.point} {_NO_POINT}")])
+        action = rule.action
+        if action.acts_on_broker or action.matches == "appends":
+            raise InvalidJson([Fault("action", f"{action.name} {_NO_BROKER}")])
+        if isinstance(action, Hold) and rule.point is not None and action.place != AFTER:
+            raise InvalidJson([Fault("point", f"{action.point} {_NO_POINT}")])
         if rule.principal is not None:
             raise InvalidJson([Fault("principal", _NO_PRINCIPAL)])
         state = self.register.add(rule)
         self.executor.change_rules([state.active])
-        if rule.action == "close":
+        if isinstance(action, Close):
             await self.executor.close_matching(state.active, list(self._connections()))
         return state.view(trio.current_time())
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import trio
 
 from minibroker.broker.process.journal_counts import JournalCounts
-from minibroker.lab.faults.rules import ActiveRule
+from minibroker.lab.faults.fault_rule import ActiveRule
 from minibroker.lab.journal.buffer import JournalBuffer
 from minibroker.lab.journal.entries import FRAME_BYTES_MAX, EntryKind, may_have_secrets
 from minibroker.lab.journal.records import (
@@ -90,7 +90,7 @@ class ConnectionRecorder:
         self, active: ActiveRule, header: RequestHeader | None, client_id: str | None
     ) -> None:
         """Record that a rule fired: for a request with this header, or for the connection."""
-        details = {"rule": active.id, "action": active.rule.action}
+        details = {"rule": active.id, "action": active.rule.action.name}
         plain = (
             (None, None, None, client_id)
             if header is None

@@ -88,8 +88,7 @@ class FakeRules:
 
     async def add(self, rule: FaultRule) -> FaultView:
         fault_id = rule.name or str(len(self.rules) + 1)
-        given = {name: value for name, value in rule._asdict().items() if value is not None}
-        self.rules[fault_id] = view = FaultView(fault_id, given, 2, 1, 1, (), 5)
+        self.rules[fault_id] = view = FaultView(fault_id, rule.given, 2, 1, 1, (), 5)
         return view
 
     async def remove(self, fault_id: str) -> None:
@@ -252,8 +251,9 @@ class FakeBroker(ControlledBroker):
 
     async def act(self, action: BrokerAction) -> ActionResult:
         check_action(action)
-        if action.group != "g":
-            raise NotFound("GROUP_ID_NOT_FOUND", f"no group {action.group!r}")
+        group = getattr(action.action, "group", None)
+        if group != "g":
+            raise NotFound("GROUP_ID_NOT_FOUND", f"no group {group!r}")
         return ActionResult(2)
 
     async def list_groups(self) -> GroupList:

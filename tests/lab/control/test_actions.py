@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.lab.control.actions import (
-    ACTION_KINDS,
-    ActionName,
+    BROKER_ACTIONS,
     BrokerAction,
     check_action,
 )
-from minibroker.lab.schema import InvalidJson, component, parse
+from minibroker.lab.schema import InvalidJson, component, parse, record_fields
 from minibroker.testing import ControlError, MiniBroker
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest
 from tests.broker.network.raw_client import RawClient
@@ -43,11 +42,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def actions(draw: st.DrawFn) -> dict[str, Any]:
     """A valid action as JSON."""
-    name = draw(st.sampled_from(list(ACTION_KINDS)))
-    kind = ACTION_KINDS[name]
-    optional = [each for each in kind.optional if draw(st.booleans())]
-    fields = {each: draw(VALUES[each]) for each in [*kind.needed, *optional]}
-    return {"action": name, **fields}
+    name = draw(st.sampled_from(list(BROKER_ACTIONS)))
+    known = record_fields(BROKER_ACTIONS[name]).items()
+    given = [each for each, is_needed in known if is_needed or draw(st.booleans())]
+    return {"action": name, **{each: draw(VALUES[each]) for each in given}}
 
 
 def rejected(action: dict[str, Any]) -> dict[str, str]:
@@ -56,11 +54,12 @@ def rejected(action: dict[str, Any]) -> dict[str, str]:
     return {fault.path: fault.message for fault in caught.value.faults}
 
 
-def test_every_action_has_a_row_and_every_field_is_used() -> None:
-    assert list(ACTION_KINDS) == list(get_args(ActionName))
-    used = {each for kind in ACTION_KINDS.values() for each in (*kind.needed, *kind.optional)}
-    assert used == set(BrokerAction._fields) - {"action"} == set(VALUES)
-    assert all(field["description"] for field in component(BrokerAction)["properties"].values())
+def test_every_action_and_field_is_described() -> None:
+    properties = component(BrokerAction)["properties"]
+    assert list(BROKER_ACTIONS) == properties["action"]["enum"]
+    assert all(kind.__doc__ for kind in BROKER_ACTIONS.values())
+    assert properties.keys() - {"action"} == set(VALUES)
+    assert all(field["description"] for field in properties.values())
 
 
 @given(actions())
@@ -72,9 +71,9 @@ def test_any_valid_action_is_accepted(action: dict[str, Any]) -> None:
 def test_missing_and_surplus_fields_are_rejected_by_their_names(
     action: dict[str, Any], data: st.DataObject
 ) -> None:
-    kind = ACTION_KINDS[action["action"]]
-    missing = data.draw(st.sampled_from(kind.needed))
-    others = sorted(set(VALUES) - {*kind.needed, *kind.optional})
+    known = record_fields(BROKER_ACTIONS[action["action"]])
+    missing = data.draw(st.sampled_from([each for each, is_needed in known.items() if is_needed]))
+    others = sorted(VALUES.keys() - known)
     surplus = data.draw(st.sampled_from(others))
     wrong = {**action, surplus: data.draw(VALUES[surplus])}
     del wrong[missing]

@@ -18,6 +18,7 @@ from minibroker.lab.control.attach import attach_control
 from minibroker.lab.control.broker import ControlledBroker
 from minibroker.lab.control.operations import OPERATIONS
 from minibroker.lab.control.serve import open_listener
+from minibroker.lab.faults.actions import Hold, Observe
 from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.observers.messages import (
@@ -54,7 +55,7 @@ async def test_requests_of_roles_about_faults_are_handled(at: At) -> None:
         assert "faults" not in vars(broker)
         matched = FaultMatched((Candidate("held", None),))
         assert await handlers[FaultMatched](matched) == ()
-        await broker.faults.add(FaultRule("hold", name="held"))
+        await broker.faults.add(FaultRule(Hold(), name="held"))
         (fired,) = await handlers[FaultMatched](matched)
         assert fired.rule_id == "held"
         async with trio.open_nursery() as nursery:
@@ -67,7 +68,7 @@ async def test_requests_of_roles_about_faults_are_handled(at: At) -> None:
 
 async def test_rules_of_a_killed_controller_are_there_before_roles_register(at: At) -> None:
     async with attached(at) as first:
-        await first.faults.add(FaultRule("observe", name="seen"))
+        await first.faults.add(FaultRule(Observe(), name="seen"))
     assert (at.env.data_dir / FAULT_RULES_FILE).exists()
     async with attached(at, incarnation=2) as second:
         (rules,) = further(second, "worker")

@@ -35,10 +35,12 @@ from minibroker.broker.process.messages import (
 )
 from minibroker.lab.control import broker_faults as tested
 from minibroker.lab.control.broker import ControlledBroker
-from minibroker.lab.control.broker_faults import BrokerFaults, FaultStore, _affected
+from minibroker.lab.control.broker_faults import BrokerFaults, _affected
 from minibroker.lab.errors import ApiError, Conflict, NotFound
+from minibroker.lab.faults.actions import Advance, Error, Hold, Kill, Observe, Pause
 from minibroker.lab.faults.fault_rule import RULES_MAX, FaultHold, FaultRule, FaultView
 from minibroker.lab.faults.matching import Candidate
+from minibroker.lab.faults.store import FaultStore
 from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched, FaultRules
 from minibroker.lab.schema import InvalidJson
 from minibroker.runtime.channel import memory_channel_pair
@@ -47,8 +49,8 @@ from minibroker.runtime.roles import RoleState, RoleStatus
 from minibroker.runtime.rpc import RpcConnection
 from tests.lab.faults.messages import SERVED
 
-HOLD = FaultRule("hold", name="held")
-OBSERVE = FaultRule("observe")
+HOLD = FaultRule(Hold(), name="held")
+OBSERVE = FaultRule(Observe())
 REQUEST = FaultHold("processor-0", "HEARTBEAT", "client", 7, group="g")
 
 
@@ -267,7 +269,7 @@ async def test_wait_for_a_hold_returns_when_something_is_held(at: At) -> None:
 
 
 async def test_change_of_metadata_is_held_before_it_is_published(at: At) -> None:
-    rule = FaultRule("hold", name="held", point="controller.applied", topic="t*")
+    rule = FaultRule(Hold(point="controller.applied"), name="held", topic="t*")
     await at.faults.add(rule)
     published: list[int] = []
 
@@ -304,8 +306,8 @@ async def test_release_before_the_request_arrives_is_not_lost(at: At) -> None:
 
 
 async def test_invalid_duplicate_and_surplus_rules_are_rejected(at: At) -> None:
-    with pytest.raises(InvalidJson, match="error: is missing"):
-        await at.faults.add(FaultRule("error"))
+    with pytest.raises(InvalidJson, match="error: there is no error"):
+        await at.faults.add(FaultRule(Error("NO_SUCH_ERROR")))
     await at.faults.add(HOLD)
     with pytest.raises(Conflict, match="held"):
         await at.faults.add(HOLD)
@@ -363,7 +365,7 @@ def process(at: At, name: str) -> Iterator[subprocess.Popen[bytes]]:
 async def test_clock_is_advanced_for_all_processes(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[float] = []
     monkeypatch.setattr(tested, "note_clock", lambda _, before_ms: notes.append(before_ms))
-    await at.faults.add(FaultRule("advance", advance_ms=5000))
+    await at.faults.add(FaultRule(Advance(advance_ms=5000)))
     before, before_ms = at.clock.now(), at.clock.wall_ms()
     await at.faults.act(FaultAct("1"))
     assert at.clock.now() - before >= 5
@@ -374,7 +376,7 @@ async def test_clock_is_advanced_for_all_processes(at: At, monkeypatch: pytest.M
 
 async def test_process_is_killed(at: At) -> None:
     with process(at, "worker-0") as running:
-        await at.faults.add(FaultRule("kill", process="worker-0"))
+        await at.faults.add(FaultRule(Kill(process="worker-0")))
         await at.faults.act(FaultAct("1"))
         assert running.wait() == -signal.SIGKILL
     at.statuses = []
@@ -383,7 +385,7 @@ async def test_process_is_killed(at: At) -> None:
 
 async def test_paused_process_continues(at: At) -> None:
     with process(at, "worker-0") as running:
-        await at.faults.add(FaultRule("pause", process="worker-0", pause_ms=100))
+        await at.faults.add(FaultRule(Pause(process="worker-0", pause_ms=100)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(at.faults.act, FaultAct("1"))
             await wait_all_tasks_blocked()
@@ -401,8 +403,8 @@ def state_of(running: subprocess.Popen[bytes]) -> str:
 @pytest.mark.parametrize(
     "rule",
     [
-        FaultRule("kill", process="worker-9"),
-        FaultRule("pause", process="controller", pause_ms=1),
+        FaultRule(Kill(process="worker-9")),
+        FaultRule(Pause(process="controller", pause_ms=1)),
     ],
 )
 async def test_process_that_cannot_be_acted_on_is_rejected(at: At, rule: FaultRule) -> None:

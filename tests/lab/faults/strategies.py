@@ -10,9 +10,9 @@ from minibroker.broker.apis.registry import APIS
 from minibroker.lab.faults.actions import (
     ACTIONS,
     ENTITY_FIELDS,
-    ActionKind,
+    POINTS,
 )
-from minibroker.lab.faults.points import POINTS
+from minibroker.lab.schema import record_fields
 from minibroker_protocol import registry
 from minibroker_protocol.entities import selectable
 from minibroker_protocol.errors import ErrorCode
@@ -73,10 +73,11 @@ def _spelled(draw: st.DrawFn, key: ApiKey) -> str:
 def rules(draw: st.DrawFn) -> dict[str, Any]:
     """A valid rule as JSON."""
     action = draw(st.sampled_from(list(ACTIONS)))
-    kind: ActionKind = ACTIONS[action]
+    kind = ACTIONS[action]
+    fields = record_fields(kind)
     rule: dict[str, Any] = {"action": action}
     names: list[str] = [name for name in kind.selectors if name in _SELECTORS]
-    if "point" in kind.optional and draw(_flags):
+    if "point" in fields and draw(_flags):
         rule["point"] = draw(_OPTIONS["point"])
         names = list(POINTS[rule["point"]].selectors)
     elif "api" in kind.selectors and (action == "replace" or draw(_flags)):
@@ -96,10 +97,8 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
         rule[name] = draw(_SELECTORS[name])
     for name in draw(st.lists(st.sampled_from(list(_WHEN)), max_size=1)):
         rule[name] = draw(_WHEN[name])
-    for name in kind.needed:
-        rule[name] = draw(_OPTIONS[name])
-    for name in kind.optional:
-        if name not in ("bytes", "point") and draw(_flags):
+    for name, is_needed in fields.items():
+        if is_needed or (name not in ("bytes", "point", "at") and draw(_flags)):
             rule[name] = draw(_OPTIONS[name])
     if draw(_flags) and kind.places and "point" not in rule:
         rule["at"] = draw(st.sampled_from(kind.places))

@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 
+from minibroker.lab.faults.actions import (
+    Corrupt,
+    Delay,
+    Error,
+    Hold,
+    Observe,
+    Replace,
+    ThrottleResponse,
+)
 from minibroker.lab.faults.course import NO_EFFECT, FaultCourse
-from minibroker.lab.faults.fault_rule import FaultRule
+from minibroker.lab.faults.fault_rule import ActiveRule, FaultRule
 from minibroker.lab.faults.matching import ConnectionAttributes, Matcher
 from minibroker.lab.faults.rulebook import Firing
-from minibroker.lab.faults.rules import ActiveRule
 from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -76,14 +84,14 @@ def errors(response: Any) -> dict[int, int]:
 
 
 def test_error_before_the_work_answers_instead_of_it() -> None:
-    made = course(HEARTBEAT, FaultRule("error", error="NOT_COORDINATOR"))
+    made = course(HEARTBEAT, FaultRule(Error(error="NOT_COORDINATOR")))
     assert not made.prepare(HEARTBEAT)
     assert made.has_error
     assert finished(made, None).error_code == 16
 
 
 def test_error_after_the_work_replaces_its_answer() -> None:
-    made = course(HEARTBEAT, FaultRule("error", error="NOT_COORDINATOR", at="after"))
+    made = course(HEARTBEAT, FaultRule(Error(error="NOT_COORDINATOR", at="after")))
     assert made.prepare(HEARTBEAT)
     assert finished(made, HeartbeatResponse()).error_code == 16
     assert finished(made, None) is None
@@ -93,8 +101,8 @@ def test_errors_of_single_partitions_leave_the_rest_to_the_work() -> None:
     request = fetch()
     made = course(
         request,
-        FaultRule("error", partition=0, error="NOT_LEADER_OR_FOLLOWER"),
-        FaultRule("error", partition=2, error="OFFSET_OUT_OF_RANGE", at="after"),
+        FaultRule(Error(error="NOT_LEADER_OR_FOLLOWER"), partition=0),
+        FaultRule(Error(error="OFFSET_OUT_OF_RANGE", at="after"), partition=2),
         key=ApiKey.FETCH,
     )
     assert made.prepare(request)
@@ -105,7 +113,7 @@ def test_errors_of_single_partitions_leave_the_rest_to_the_work() -> None:
 
 def test_errors_of_all_partitions_leave_nothing_to_do() -> None:
     request = fetch()
-    rules = [FaultRule("error", partition=each, error=str(each + 1)) for each in range(3)]
+    rules = [FaultRule(Error(error=str(each + 1)), partition=each) for each in range(3)]
     made = course(request, *rules, key=ApiKey.FETCH)
     assert not made.prepare(request)
     assert errors(finished(made, None)) == {0: 1, 1: 2, 2: 3}
@@ -115,8 +123,8 @@ def test_entity_gets_the_error_of_the_first_rule() -> None:
     request = fetch()
     made = course(
         request,
-        FaultRule("error", partition=1, error="1"),
-        FaultRule("error", topic="t", error="6"),
+        FaultRule(Error(error="1"), partition=1),
+        FaultRule(Error(error="6"), topic="t"),
         key=ApiKey.FETCH,
     )
     assert not made.prepare(request)
@@ -125,26 +133,26 @@ def test_entity_gets_the_error_of_the_first_rule() -> None:
 
 def test_error_without_a_place_is_put_after_the_work() -> None:
     request = MetadataRequest(topics=None)
-    made = course(request, FaultRule("error", error="5"), key=ApiKey.METADATA, version=12)
+    made = course(request, FaultRule(Error(error="5")), key=ApiKey.METADATA, version=12)
     assert made.prepare(request)
     response = finished(made, MetadataResponse(topics=[MetadataResponseTopic(name="a")]))
     assert response.topics[0].error_code == 5
 
 
 def test_replaced_fields_join_the_answer_or_stand_for_it() -> None:
-    rule = FaultRule("replace", api="Heartbeat", response={"throttle_time_ms": 3})
+    rule = FaultRule(Replace(response={"throttle_time_ms": 3}), api="Heartbeat")
     made = course(HEARTBEAT, rule)
     assert made.prepare(HEARTBEAT)
     answer = finished(made, HeartbeatResponse(error_code=27))
     assert (answer.error_code, answer.throttle_time_ms) == (27, 3)
-    made = course(HEARTBEAT, rule._replace(at="before"))
+    made = course(HEARTBEAT, rule._replace(action=Replace({"throttle_time_ms": 3}, at="before")))
     assert not made.prepare(HEARTBEAT)
     answer = finished(made, None)
     assert (answer.error_code, answer.throttle_time_ms) == (0, 3)
 
 
 def test_throttle_sets_the_throttle_time() -> None:
-    made = course(HEARTBEAT, FaultRule("throttle", throttle_ms=250))
+    made = course(HEARTBEAT, FaultRule(ThrottleResponse(throttle_ms=250)))
     assert made.prepare(HEARTBEAT)
     assert finished(made, HeartbeatResponse()).throttle_time_ms == 250
 
@@ -152,14 +160,14 @@ def test_throttle_sets_the_throttle_time() -> None:
 def test_checksums_of_matching_partitions_with_records_are_damaged() -> None:
     request, response = fetch(), fetched(0, 1, 2)
     response.responses[0].partitions[2].records = b""
-    made = course(request, FaultRule("corrupt", part="crc", partition=1), key=ApiKey.FETCH)
+    made = course(request, FaultRule(Corrupt(part="crc"), partition=1), key=ApiKey.FETCH)
     assert made.prepare(request)
     changed = finished(made, response)
     found = [each.records for each in changed.responses[0].partitions]
     assert found[0] == bytes(70)
     assert found[1] == bytes(17) + b"\xff" + bytes(52)
     assert made.damage(b"frame") == b"frame"
-    made = course(request, FaultRule("corrupt", part="crc", partition=2), key=ApiKey.FETCH)
+    made = course(request, FaultRule(Corrupt(part="crc"), partition=2), key=ApiKey.FETCH)
     assert finished(made, response) == response
     assert made.fired_rules() == []
 
@@ -167,7 +175,7 @@ def test_checksums_of_matching_partitions_with_records_are_damaged() -> None:
 def test_checksum_of_topic_with_id_is_found() -> None:
     topic = FetchTopic(topic_id=b"i" * 16, partitions=[FetchPartition(partition=1)])
     request = FetchRequest(topics=[topic])
-    rule = FaultRule("corrupt", part="crc", partition=1)
+    rule = FaultRule(Corrupt(part="crc"), partition=1)
     for topic_id, count in ((b"j" * 16, 0), (b"i" * 16, 1)):
         made = course(request, rule, key=ApiKey.FETCH, version=13)
         response = fetched(1)
@@ -177,7 +185,7 @@ def test_checksum_of_topic_with_id_is_found() -> None:
 
 
 def test_frame_is_damaged() -> None:
-    made = course(HEARTBEAT, FaultRule("corrupt", part="truncate", bytes=2))
+    made = course(HEARTBEAT, FaultRule(Corrupt(part="truncate", bytes=2)))
     finished(made, HeartbeatResponse())
     assert made.damage(b"\0\0\0\x08" + b"abcdefgh") == b"\0\0\0\x06" + b"abcdef"
 
@@ -186,10 +194,15 @@ def test_frame_is_damaged() -> None:
 def test_rules_are_found_by_action_and_place(place: str, found: list[str]) -> None:
     made = course(
         HEARTBEAT,
-        FaultRule("delay", delay_ms=1),
-        FaultRule("hold"),
-        FaultRule("observe"),
+        FaultRule(Delay(delay_ms=1)),
+        FaultRule(Hold()),
+        FaultRule(Observe()),
     )
     finished(made, HeartbeatResponse())
-    assert [each.id for each in made.rules("delay", "hold", place=place)] == found
-    assert [each.id for each in made.rules("delay", "hold")] == ["1", "2"]
+
+    def of(place: str | None) -> list[str]:
+        rules = (*made.rules(Delay, place), *made.rules(Hold, place))
+        return [active.id for active, _ in rules]
+
+    assert of(place) == found
+    assert of(None) == ["1", "2"]

@@ -13,9 +13,19 @@ from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.network.interception import InterceptorDisconnect
 from minibroker.lab.faults.actions import (
     ACTIONS,
-    BROKER_ACTIONS,
-    CONNECTION_ACTIONS,
-    STORAGE_ACTIONS,
+    Advance,
+    Corrupt,
+    Delay,
+    Disconnect,
+    Error,
+    Hold,
+    Kill,
+    NeverAnswer,
+    Pause,
+    Reorder,
+    Replace,
+    Slow,
+    ThrottleResponse,
 )
 from minibroker.lab.faults.execution import FaultExecutor
 from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
@@ -44,34 +54,34 @@ THROTTLE_MS: Final = 5000
 RECORDS: Final = bytes(70)
 
 RULES: Final = {
-    "error": FaultRule("error", error="POLICY_VIOLATION"),
-    "error after": FaultRule("error", error="POLICY_VIOLATION", at="after"),
-    "whole error": FaultRule("error", error="POLICY_VIOLATION", whole=True),
-    "delay": FaultRule("delay", delay_ms=1000),
-    "delay before": FaultRule("delay", delay_ms=1000, at="before"),
-    "hold": FaultRule("hold"),
-    "hold after": FaultRule("hold", at="after"),
-    "reorder": FaultRule("reorder"),
-    "disconnect": FaultRule("disconnect"),
-    "disconnect after": FaultRule("disconnect", at="after"),
-    "disconnect middle": FaultRule("disconnect", at="middle"),
-    "never_answer": FaultRule("never_answer"),
-    "never_answer after": FaultRule("never_answer", at="after"),
-    "throttle": FaultRule("throttle", throttle_ms=THROTTLE_MS),
-    "throttle unmuted": FaultRule("throttle", throttle_ms=THROTTLE_MS, mute=False),
-    "slow": FaultRule("slow", bytes_per_s=1),
-    "corrupt crc": FaultRule("corrupt", part="crc"),
-    "corrupt bit": FaultRule("corrupt", part="bit"),
-    "corrupt length": FaultRule("corrupt", part="length"),
-    "corrupt correlation_id": FaultRule("corrupt", part="correlation_id"),
-    "corrupt tagged_field": FaultRule("corrupt", part="tagged_field"),
-    "corrupt truncate": FaultRule("corrupt", part="truncate"),
-    "replace": FaultRule("replace", response={"throttle_time_ms": 77}),
-    "replace with the same": FaultRule("replace", response={"throttle_time_ms": 0}),
-    "replace before": FaultRule("replace", response={}, at="before"),
-    "kill": FaultRule("kill", process="worker-0"),
-    "pause after": FaultRule("pause", process="worker-0", pause_ms=1, at="after"),
-    "advance": FaultRule("advance", advance_ms=1),
+    "error": FaultRule(Error(error="POLICY_VIOLATION")),
+    "error after": FaultRule(Error(error="POLICY_VIOLATION", at="after")),
+    "whole error": FaultRule(Error(error="POLICY_VIOLATION", whole=True)),
+    "delay": FaultRule(Delay(delay_ms=1000)),
+    "delay before": FaultRule(Delay(delay_ms=1000, at="before")),
+    "hold": FaultRule(Hold()),
+    "hold after": FaultRule(Hold(at="after")),
+    "reorder": FaultRule(Reorder()),
+    "disconnect": FaultRule(Disconnect()),
+    "disconnect after": FaultRule(Disconnect(at="after")),
+    "disconnect middle": FaultRule(Disconnect(at="middle")),
+    "never_answer": FaultRule(NeverAnswer()),
+    "never_answer after": FaultRule(NeverAnswer(at="after")),
+    "throttle": FaultRule(ThrottleResponse(throttle_ms=THROTTLE_MS)),
+    "throttle unmuted": FaultRule(ThrottleResponse(throttle_ms=THROTTLE_MS, mute=False)),
+    "slow": FaultRule(Slow(bytes_per_s=1)),
+    "corrupt crc": FaultRule(Corrupt(part="crc")),
+    "corrupt bit": FaultRule(Corrupt(part="bit")),
+    "corrupt length": FaultRule(Corrupt(part="length")),
+    "corrupt correlation_id": FaultRule(Corrupt(part="correlation_id")),
+    "corrupt tagged_field": FaultRule(Corrupt(part="tagged_field")),
+    "corrupt truncate": FaultRule(Corrupt(part="truncate")),
+    "replace": FaultRule(Replace(response={"throttle_time_ms": 77})),
+    "replace with the same": FaultRule(Replace(response={"throttle_time_ms": 0})),
+    "replace before": FaultRule(Replace(response={}, at="before")),
+    "kill": FaultRule(Kill(process="worker-0")),
+    "pause after": FaultRule(Pause(process="worker-0", pause_ms=1, at="after")),
+    "advance": FaultRule(Advance(advance_ms=1)),
 }
 
 
@@ -166,9 +176,10 @@ def accepted(rule: FaultRule) -> bool:
 
 
 def test_every_action_on_requests_has_a_case() -> None:
-    cases = {rule.action for rule in RULES.values()}
-    assert cases == ACTIONS.keys() - CONNECTION_ACTIONS - STORAGE_ACTIONS - {"observe"}
-    assert cases >= BROKER_ACTIONS
+    cases = {rule.action.name for rule in RULES.values()}
+    of_requests = {name for name, kind in ACTIONS.items() if kind.matches == "requests"}
+    assert cases == of_requests - {"observe"}
+    assert cases >= {name for name, kind in ACTIONS.items() if kind.acts_on_broker}
 
 
 @pytest.mark.parametrize("case", RULES)
@@ -185,9 +196,11 @@ async def test_rule_counts_a_hit_if_the_client_could_tell(
         plain = await Conversation().meet(key, version, copied(request), response)
         conversation = Conversation()
         try:
-            conversation.add(rule._replace(api=key.name if rule.action == "replace" else None))
+            conversation.add(
+                rule._replace(api=key.name if isinstance(rule.action, Replace) else None)
+            )
         except InvalidJson:
-            assert rule.action == "replace"
+            assert isinstance(rule.action, Replace)
             assert not registry.throttle_versions(key).has(SERVED[key][1])
             continue
         outcome = await conversation.meet(key, version, copied(request), response)
@@ -225,7 +238,7 @@ async def test_request_without_acknowledgement_has_no_response_to_change(
 @pytest.mark.parametrize("at", ["before", "after", None])
 async def test_error_needs_something_that_can_fail(at: Any) -> None:
     conversation = Conversation()
-    conversation.add(FaultRule("error", api="Metadata", error="POLICY_VIOLATION", at=at, first=1))
+    conversation.add(FaultRule(Error(error="POLICY_VIOLATION", at=at), api="Metadata", first=1))
     empty = MetadataRequest(topics=[])
     await conversation.meet(ApiKey.METADATA, 9, copied(empty), MetadataResponse())
     assert conversation.register.view("1").matches == 0
@@ -240,7 +253,7 @@ async def test_error_needs_something_that_can_fail(at: Any) -> None:
 
 async def test_error_that_the_response_has_anyway_is_no_hit() -> None:
     conversation = Conversation()
-    conversation.add(FaultRule("error", api="Heartbeat", error="UNKNOWN_MEMBER_ID", at="after"))
+    conversation.add(FaultRule(Error(error="UNKNOWN_MEMBER_ID", at="after"), api="Heartbeat"))
     response: Any = response_of(ApiKey.HEARTBEAT, 4)
     response.error_code = int(ErrorCode.UNKNOWN_MEMBER_ID)
     request = request_of(ApiKey.HEARTBEAT, 4)
@@ -283,7 +296,7 @@ async def test_throttled_response_is_late_as_before_kafka_2_0(
     mute: bool | None, seconds: float, autojump_clock: MockClock
 ) -> None:
     conversation = Conversation(delays_throttled=True)
-    conversation.add(FaultRule("throttle", throttle_ms=THROTTLE_MS, mute=mute))
+    conversation.add(FaultRule(ThrottleResponse(throttle_ms=THROTTLE_MS, mute=mute)))
     request = request_of(ApiKey.HEARTBEAT, 4)
     assert isinstance(request, Message)
     sent: list[float] = []

@@ -12,12 +12,25 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.network.interception import InterceptorDisconnect
+from minibroker.lab.faults.actions import (
+    Close,
+    Delay,
+    Disconnect,
+    Error,
+    Kill,
+    NeverAnswer,
+    Observe,
+    Refuse,
+    Reorder,
+    Silent,
+    Slow,
+    ThrottleResponse,
+)
 from minibroker.lab.faults.execution import FaultExecutor
-from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
+from minibroker.lab.faults.fault_rule import ActiveRule, FaultHold, FaultRule
 from minibroker.lab.faults.matching import Candidate, ConnectionAttributes
 from minibroker.lab.faults.register import FaultRegister
 from minibroker.lab.faults.rulebook import Firing
-from minibroker.lab.faults.rules import ActiveRule
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -71,7 +84,7 @@ class Lab:
         self.executed = 0
         for rule, name in zip(rules, "rst", strict=False):
             self.register.add(rule._replace(name=name))
-        self.executor.change_rules(self.register.active())
+        self.executor.change_rules(self.register.book.active())
 
     async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
         return self.register.decide(candidates)
@@ -97,7 +110,7 @@ class Lab:
 
 
 async def test_unmatched_request_is_only_executed() -> None:
-    lab = Lab(FaultRule("error", error="NOT_COORDINATOR", group="other"))
+    lab = Lab(FaultRule(Error(error="NOT_COORDINATOR"), group="other"))
     assert not lab.executor.is_empty
     assert lab.executor.concerns(b"\0\x0c")
     assert await lab.ask() == (HeartbeatResponse(), None)
@@ -105,41 +118,41 @@ async def test_unmatched_request_is_only_executed() -> None:
 
 @pytest.mark.parametrize(("place", "executed"), [("before", 0), ("after", 1)])
 async def test_error_is_put_into_the_response(place: Any, executed: int) -> None:
-    lab = Lab(FaultRule("error", error="NOT_COORDINATOR", at=place))
+    lab = Lab(FaultRule(Error(error="NOT_COORDINATOR", at=place)))
     response, _ = await lab.ask()
     assert (response.error_code, lab.executed) == (ErrorCode.NOT_COORDINATOR, executed)
 
 
 async def test_error_without_a_response_closes_the_connection() -> None:
-    lab = Lab(FaultRule("error", api="Produce", error="NOT_LEADER_OR_FOLLOWER"))
+    lab = Lab(FaultRule(Error(error="NOT_LEADER_OR_FOLLOWER"), api="Produce"))
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")
     with pytest.raises(CloseConnection):
         await lab.ask(ProduceRequest(acks=0), header)
 
 
 async def test_request_without_a_response_is_executed() -> None:
-    lab = Lab(FaultRule("observe"))
+    lab = Lab(FaultRule(Observe()))
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")
     response, _ = await lab.ask(ProduceRequest(acks=0), header)
     assert (response, lab.executed) == (None, 1)
 
 
 async def test_delay_counts_from_the_hit(autojump_clock: MockClock) -> None:
-    lab = Lab(FaultRule("delay", delay_ms=5000))
+    lab = Lab(FaultRule(Delay(delay_ms=5000)))
     began = trio.current_time()
     await lab.ask()
     assert trio.current_time() - began == pytest.approx(5)
 
 
 async def test_broker_action_is_passed_on() -> None:
-    lab = Lab(FaultRule("kill", process="worker-0"))
+    lab = Lab(FaultRule(Kill(process="worker-0")))
     await lab.ask()
     assert lab.acted == ["r"]
 
 
 @pytest.mark.parametrize(("place", "executed"), [("before", 1), ("after", 2)])
 async def test_second_match_is_answered_before_the_first(place: Any, executed: int) -> None:
-    lab = Lab(FaultRule("reorder", at=place))
+    lab = Lab(FaultRule(Reorder(at=place)))
     answered: list[str] = []
 
     async def first() -> None:
@@ -160,10 +173,10 @@ async def test_second_match_is_answered_before_the_first(place: Any, executed: i
 
 @pytest.mark.parametrize("acks", [0, -1])
 async def test_first_match_goes_on_if_the_second_gets_no_response(acks: int) -> None:
-    lab = Lab(FaultRule("reorder", at="before"))
-    lab.register.add(FaultRule("disconnect", name="d", api="Produce", at="after"))
+    lab = Lab(FaultRule(Reorder(at="before")))
+    lab.register.add(FaultRule(Disconnect(at="after"), name="d", api="Produce"))
     if acks:
-        lab.executor.change_rules(lab.register.active()[1:])
+        lab.executor.change_rules(lab.register.book.active()[1:])
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lab.ask)
@@ -174,21 +187,21 @@ async def test_first_match_goes_on_if_the_second_gets_no_response(acks: int) -> 
 
 @pytest.mark.parametrize("reset", [False, True])
 async def test_disconnect_before_the_work_executes_nothing(reset: bool) -> None:
-    lab = Lab(FaultRule("disconnect", reset=reset))
+    lab = Lab(FaultRule(Disconnect(reset=reset)))
     with pytest.raises(InterceptorDisconnect, match="rule r"):
         await lab.ask()
     assert (lab.executed, lab.client.done) == (0, ["reset"] if reset else [])
 
 
 async def test_silence_lasts_until_the_client_disconnects() -> None:
-    lab = Lab(FaultRule("never_answer", at="after"))
+    lab = Lab(FaultRule(NeverAnswer(at="after")))
     with pytest.raises(InterceptorDisconnect, match="silent"):
         await lab.ask()
     assert (lab.executed, lab.client.done) == (1, ["discarded requests"])
 
 
 async def test_frame_is_cut() -> None:
-    lab = Lab(FaultRule("disconnect", at="middle", bytes=3))
+    lab = Lab(FaultRule(Disconnect(at="middle", bytes=3)))
     _, faults = await lab.ask()
     with pytest.raises(InterceptorDisconnect):
         await faults.send(FRAME)
@@ -196,7 +209,7 @@ async def test_frame_is_cut() -> None:
 
 
 async def test_slow_response_has_its_rate(autojump_clock: MockClock) -> None:
-    lab = Lab(FaultRule("slow", bytes_per_s=10))
+    lab = Lab(FaultRule(Slow(bytes_per_s=10)))
     began = trio.current_time()
     _, faults = await lab.ask()
     assert await faults.send(FRAME) == len(FRAME)
@@ -208,7 +221,7 @@ async def test_slow_response_has_its_rate(autojump_clock: MockClock) -> None:
 async def test_throttled_connection_is_muted(
     autojump_clock: MockClock, mute: bool | None, seconds: float
 ) -> None:
-    lab = Lab(FaultRule("throttle", throttle_ms=2000, mute=mute))
+    lab = Lab(FaultRule(ThrottleResponse(throttle_ms=2000, mute=mute)))
     began = trio.current_time()
     response, faults = await lab.ask()
     assert response.throttle_time_ms == 2000
@@ -218,7 +231,7 @@ async def test_throttled_connection_is_muted(
 
 @pytest.mark.parametrize(
     ("rule", "done"),
-    [(FaultRule("refuse"), ["reset"]), (FaultRule("silent"), ["discarded bytes"])],
+    [(FaultRule(Refuse()), ["reset"]), (FaultRule(Silent()), ["discarded bytes"])],
 )
 async def test_new_connection_is_refused_or_left_silent(rule: FaultRule, done: list[str]) -> None:
     lab = Lab(rule)
@@ -228,10 +241,10 @@ async def test_new_connection_is_refused_or_left_silent(rule: FaultRule, done: l
 
 
 async def test_open_connections_are_closed_by_a_rule_that_is_added() -> None:
-    lab = Lab(FaultRule("close", client_id="cli*"))
+    lab = Lab(FaultRule(Close(), client_id="cli*"))
     await lab.executor.meet(lab.client)
-    (active,) = lab.register.active()
-    other = active._replace(rule=FaultRule("close", client_id="other"))
+    (active,) = lab.register.book.active()
+    other = active._replace(rule=FaultRule(Close(), client_id="other"))
     await lab.executor.close_matching(other, [lab.client])
     assert lab.client.done == []
     await lab.executor.close_matching(active, [lab.client])
@@ -239,6 +252,6 @@ async def test_open_connections_are_closed_by_a_rule_that_is_added() -> None:
 
 
 async def test_selection_by_topic_forbids_fetch_sessions() -> None:
-    by_topic = Lab(FaultRule("delay", topic="t", delay_ms=1))
+    by_topic = Lab(FaultRule(Delay(delay_ms=1), topic="t"))
     assert by_topic.executor.forbids_fetch_sessions
-    assert not Lab(FaultRule("delay", delay_ms=1)).executor.forbids_fetch_sessions
+    assert not Lab(FaultRule(Delay(delay_ms=1))).executor.forbids_fetch_sessions

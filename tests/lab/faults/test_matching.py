@@ -9,19 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.lab.faults.actions import ENTITY_FIELDS
-from minibroker.lab.faults.effects import effect_fault
-from minibroker.lab.faults.fault_rule import FaultRule
+from minibroker.lab.faults.actions import (
+    ENTITY_FIELDS,
+    Close,
+    Delay,
+    Error,
+    Hold,
+    Observe,
+    Refuse,
+    Silent,
+)
+from minibroker.lab.faults.fault_rule import ActiveRule, FaultRule
 from minibroker.lab.faults.matching import (
+    CLIENT_ID,
+    CONNECTION,
     ConnectionAttributes,
+    IndexedRule,
     Matcher,
     PointMatcher,
+    RuleIndex,
     matches_connection,
 )
-from minibroker.lab.faults.rule_index import IndexedRule
-from minibroker.lab.faults.rules import ActiveRule, is_about_requests, selected_api
 from minibroker.lab.schema import parse
-from minibroker_protocol.entities import entities
+from minibroker_protocol import registry
+from minibroker_protocol.entities import MessageEntity, entities
 from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -112,7 +123,7 @@ def _expected(rule: FaultRule, head: RequestHeader, request: Any) -> list[int] |
     """Positions of the matching entities, by a plain reading of the rule; None if no match."""
     in_network = {"127.0.0.1": True, "127.0.0.0/8": True, None: True}
     if (
-        selected_api(rule) not in (None, head.api_key)
+        rule.selected_api not in (None, head.api_key)
         or not (rule.version_min or 0) <= head.api_version <= (rule.version_max or 99)
         or rule.correlation_id not in (None, head.correlation_id)
         or rule.connection not in (None, FACTS.number)
@@ -120,7 +131,7 @@ def _expected(rule: FaultRule, head: RequestHeader, request: Any) -> list[int] |
         or not in_network.get(rule.address, False)
         or not (rule.principal is None or _text_matches(rule.principal, FACTS.principal))
         or not (rule.client_id is None or _text_matches(rule.client_id, FACTS.client_id))
-        or effect_fault(rule, head.api_key, head.api_version) is not None
+        or rule.action.effect_fault(registry.schema(head.api_key), head.api_version) is not None
     ):
         return None
     given_ = {
@@ -152,7 +163,7 @@ def test_any_rule_matches_what_its_selectors_say(
     key, version = api
     request, head = request_of(key, version), header(key, version, correlation_id)
     found = matcher(rule).match_request(FACTS, head, request, no_topic)
-    expected = _expected(rule, head, request) if is_about_requests(rule) else None
+    expected = _expected(rule, head, request) if rule.is_about_requests else None
     if expected is None:
         assert found is None
         return
@@ -180,7 +191,7 @@ def test_any_rules_are_found_in_their_order_until_they_are_removed(
     matching = [
         rule_id
         for rule_id, active in made.rules.items()
-        if is_about_requests(active.rule) and _expected(active.rule, head, request) is not None
+        if active.rule.is_about_requests and _expected(active.rule, head, request) is not None
     ]
     assert ([] if found is None else [each.active.id for each in found.matches]) == matching
     for rule_id in list(made.rules):
@@ -208,7 +219,7 @@ def test_rules_of_others_are_not_compared_with_a_request(
         chosen: dict[str, Any] = {name: text.format(number) for name, text in selectors.items()}
         if "connection" in chosen:
             chosen["connection"] = number
-        made.add(ActiveRule(str(number), FaultRule("observe", **chosen)))
+        made.add(ActiveRule(str(number), FaultRule(Observe(), **chosen)))
     compared: list[str] = []
 
     def matches_entity(self: IndexedRule, *_: object) -> bool:
@@ -222,10 +233,10 @@ def test_rules_of_others_are_not_compared_with_a_request(
 
 
 def test_client_without_rules_is_not_of_concern() -> None:
-    made = matcher(FaultRule("observe", client_id="other"), FaultRule("observe", client_id="o*"))
+    made = matcher(FaultRule(Observe(), client_id="other"), FaultRule(Observe(), client_id="o*"))
     assert not made.concerns(start(ApiKey.FETCH))
     assert not made.concerns(b"")
-    made.add(ActiveRule("3", FaultRule("observe", client_id="a*b")))
+    made.add(ActiveRule("3", FaultRule(Observe(), client_id="a*b")))
     assert made.concerns(start(ApiKey.FETCH))
     without_id = RequestHeader(ApiKey.FETCH, 4, 1, None)
     assert not made.concerns(encode_request_header(without_id))
@@ -233,11 +244,11 @@ def test_client_without_rules_is_not_of_concern() -> None:
 
 def test_rules_match_in_the_order_in_which_they_were_added() -> None:
     made = matcher(
-        FaultRule("observe", api="Heartbeat"),
-        FaultRule("observe", api="Fetch"),
-        FaultRule("observe"),
-        FaultRule("observe", group="other"),
-        FaultRule("close"),
+        FaultRule(Observe(), api="Heartbeat"),
+        FaultRule(Observe(), api="Fetch"),
+        FaultRule(Observe()),
+        FaultRule(Observe(), group="other"),
+        FaultRule(Close()),
     )
     assert matched(made) == ["1", "3"]
 
@@ -248,8 +259,8 @@ def test_selectors_match_at_the_same_entity() -> None:
         FetchTopic(topic="b", partitions=[FetchPartition(partition=1)]),
     ]
     request = FetchRequest(topics=topics)
-    assert not matched(matcher(FaultRule("observe", topic="a", partition=1)), ApiKey.FETCH, request)
-    made = matcher(FaultRule("error", topic="b", partition=1, error="NONE"))
+    assert not matched(matcher(FaultRule(Observe(), topic="a", partition=1)), ApiKey.FETCH, request)
+    made = matcher(FaultRule(Error(error="NONE"), topic="b", partition=1))
     found = made.match_request(FACTS, header(ApiKey.FETCH, 4), request, no_topic)
     assert found is not None
     assert [each.claims for each in found.matches] == [(1,)]
@@ -257,7 +268,7 @@ def test_selectors_match_at_the_same_entity() -> None:
 
 def test_topic_of_request_with_ids_is_found_by_name() -> None:
     topic = FetchTopic(topic_id=b"i" * 16, partitions=[FetchPartition(partition=0)])
-    made = matcher(FaultRule("observe", topic="named"))
+    made = matcher(FaultRule(Observe(), topic="named"))
     request = FetchRequest(topics=[topic])
     names = {b"i" * 16: "named"}
     assert made.match_request(FACTS, header(ApiKey.FETCH, 13), request, names.get)
@@ -265,7 +276,7 @@ def test_topic_of_request_with_ids_is_found_by_name() -> None:
 
 
 def test_rule_about_waits_needs_full_fetches() -> None:
-    made = matcher(FaultRule("hold", point="fetch.waiting"))
+    made = matcher(FaultRule(Hold(point="fetch.waiting")))
     assert made.match_request(FACTS, header(ApiKey.FETCH, 4), FetchRequest(), no_topic)
     assert made.forbids_fetch_sessions
     made.remove("1")
@@ -273,7 +284,7 @@ def test_rule_about_waits_needs_full_fetches() -> None:
 
 
 def test_point_of_requests_is_of_concern_for_its_api_only() -> None:
-    made = matcher(FaultRule("hold", point="produce.appended"))
+    made = matcher(FaultRule(Hold(point="produce.appended")))
     assert made.concerns(start(ApiKey.PRODUCE))
     assert not made.concerns(start(ApiKey.FETCH))
     assert not matched(made)
@@ -281,10 +292,10 @@ def test_point_of_requests_is_of_concern_for_its_api_only() -> None:
 
 def test_rules_inside_of_the_broker_match_at_their_point_only() -> None:
     made = [
-        ActiveRule("1", FaultRule("hold", point="group.preparing_rebalance", group="g*")),
-        ActiveRule("2", FaultRule("hold", point="transaction.prepared")),
-        ActiveRule("3", FaultRule("hold", point="group.preparing_rebalance")),
-        ActiveRule("4", FaultRule("hold")),
+        ActiveRule("1", FaultRule(Hold(point="group.preparing_rebalance"), group="g*")),
+        ActiveRule("2", FaultRule(Hold(point="transaction.prepared"))),
+        ActiveRule("3", FaultRule(Hold(point="group.preparing_rebalance"))),
+        ActiveRule("4", FaultRule(Hold())),
     ]
     points = PointMatcher()
     for each in made:
@@ -301,32 +312,88 @@ def test_rules_inside_of_the_broker_match_at_their_point_only() -> None:
 
 
 def test_only_apis_of_rules_are_of_concern() -> None:
-    made = matcher(FaultRule("observe", api="Heartbeat"), FaultRule("refuse"))
+    made = matcher(FaultRule(Observe(), api="Heartbeat"), FaultRule(Refuse()))
     assert made.concerns(start(ApiKey.HEARTBEAT))
     assert not made.concerns(start(ApiKey.FETCH))
-    assert not matcher(FaultRule("refuse")).concerns(start(ApiKey.FETCH))
-    assert matcher(FaultRule("observe")).concerns(start(ApiKey.FETCH))
+    assert not matcher(FaultRule(Refuse())).concerns(start(ApiKey.FETCH))
+    assert matcher(FaultRule(Observe())).concerns(start(ApiKey.FETCH))
 
 
 def test_fetch_sessions_are_forbidden_for_rules_about_partitions() -> None:
-    assert matcher(FaultRule("observe", topic="t")).forbids_fetch_sessions
-    assert matcher(FaultRule("error", error="NONE")).forbids_fetch_sessions
-    assert not matcher(FaultRule("delay", delay_ms=1)).forbids_fetch_sessions
-    assert not matcher(FaultRule("observe", api="Produce", topic="t")).forbids_fetch_sessions
+    assert matcher(FaultRule(Observe(), topic="t")).forbids_fetch_sessions
+    assert matcher(FaultRule(Error(error="NONE"))).forbids_fetch_sessions
+    assert not matcher(FaultRule(Delay(delay_ms=1))).forbids_fetch_sessions
+    assert not matcher(FaultRule(Observe(), api="Produce", topic="t")).forbids_fetch_sessions
 
 
 def test_new_connections_are_matched_by_rules_about_them() -> None:
     made = matcher(
-        FaultRule("refuse", listener="OTHER"),
-        FaultRule("silent", address="127.0.0.0/8"),
-        FaultRule("close"),
-        FaultRule("observe"),
+        FaultRule(Refuse(), listener="OTHER"),
+        FaultRule(Silent(), address="127.0.0.0/8"),
+        FaultRule(Close()),
+        FaultRule(Observe()),
     )
     assert [each.id for each in made.match_new_connection(FACTS)] == ["2"]
-    assert matches_connection(FaultRule("close", client_id="a*"), FACTS)
-    assert not matches_connection(FaultRule("close", client_id="a"), FACTS)
+    assert matches_connection(FaultRule(Close(), client_id="a*"), FACTS)
+    assert not matches_connection(FaultRule(Close(), client_id="a"), FACTS)
 
 
 def test_client_without_id_matches_no_client_id() -> None:
     facts = FACTS._replace(client_id=None)
-    assert not matches_connection(FaultRule("close", client_id="*"), facts)
+    assert not matches_connection(FaultRule(Close(), client_id="*"), facts)
+
+
+TEXTS = st.sampled_from(["a", "ab", "abc", "b"])
+SELECTORS = st.none() | TEXTS | st.sampled_from(["a*", "ab*", "*", "*b"])
+RULES = st.builds(
+    lambda client_id, connection, topic, group: FaultRule(
+        Observe(), client_id=client_id, connection=connection, topic=topic, group=group
+    ),
+    SELECTORS,
+    st.none() | st.integers(1, 2),
+    SELECTORS,
+    SELECTORS,
+)
+KEYS = st.fixed_dictionaries({}, optional={Meaning.TOPIC: TEXTS, Meaning.GROUP: TEXTS})
+
+
+def indexed(rules: list[FaultRule]) -> tuple[RuleIndex, list[IndexedRule]]:
+    index = RuleIndex()
+    made = [IndexedRule(ActiveRule(str(at), rule), at) for at, rule in enumerate(rules)]
+    for rule in made:
+        index.add(rule)
+    return index, made
+
+
+@given(st.lists(RULES, max_size=8), st.lists(KEYS, min_size=1, max_size=3), TEXTS)
+def test_every_rule_that_matches_is_found(
+    rules: list[FaultRule], keys: list[dict[Meaning, Any]], client_id: str
+) -> None:
+    index, made = indexed(rules)
+    entities = [MessageEntity(each, ()) for each in keys]
+    values = {CLIENT_ID: client_id, CONNECTION: 1}
+    found = {each.active.id for each in index.find(values, lambda: entities, no_topic)}
+    for rule in made:
+        # A rule about clients or connections is compared with them by its matcher.
+        selects_it = rule.active.rule.connection in (None, 1)
+        if rule.active.rule.client_id not in (None, client_id, f"{client_id[:1]}*", "*"):
+            continue
+        if selects_it and any(rule.matches_entity(each, no_topic) for each in entities):
+            assert rule.active.id in found
+
+
+@given(st.lists(RULES, max_size=8))
+def test_index_without_its_rules_is_empty(rules: list[FaultRule]) -> None:
+    index, made = indexed(rules)
+    assert bool(index) == bool(made)
+    for rule in made:
+        index.remove(rule)
+    assert not index
+    assert not index.concerns(lambda: "a")
+
+
+def test_rules_of_other_values_are_left_out() -> None:
+    index, _ = indexed([FaultRule(Observe(), topic=f"t{number}") for number in range(100)])
+    entities = [MessageEntity({Meaning.TOPIC: "t42"}, ())]
+    found = [each.active.id for each in index.find({}, lambda: entities, no_topic)]
+    assert found == ["42"]

@@ -7,14 +7,15 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.lab.errors import ApiError, Conflict, NotFound
+from minibroker.lab.faults.actions import Error, Hold, Observe
 from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.register import FaultRegister
 from minibroker.lab.schema import InvalidJson
 from tests.lab.faults.messages import SERVED
 
-OBSERVE = FaultRule("observe", name="seen")
-HOLD = FaultRule("hold", name="held")
+OBSERVE = FaultRule(Observe(), name="seen")
+HOLD = FaultRule(Hold(), name="held")
 WHAT = FaultHold("processor-0", "FETCH", "client", 7, topic="t")
 SEEN = [Candidate("seen", None)]
 
@@ -27,14 +28,14 @@ async def test_rules_keep_their_order_and_are_found_by_id() -> None:
     register = made()
     register.add(HOLD)
     register.add(OBSERVE)
-    assert [each.id for each in register.active()] == ["held", "seen"]
+    assert [each.id for each in register.book.active()] == ["held", "seen"]
     assert [each.id for each in register.views()] == ["held", "seen"]
     assert register.view("seen").rule["action"] == "observe"
-    assert register.find("other") is None
+    assert register.book.find("other") is None
     with pytest.raises(Conflict):
         register.add(HOLD)
     with pytest.raises(InvalidJson):
-        register.add(FaultRule("error"))
+        register.add(FaultRule(Error("NO_SUCH_ERROR")))
 
 
 async def test_wait_ends_with_a_hit_or_at_the_timeout(autojump_clock: MockClock) -> None:

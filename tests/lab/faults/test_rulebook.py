@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.lab.errors import Conflict
+from minibroker.lab.faults.actions import Error, Observe, Reorder
 from minibroker.lab.faults.fault_rule import RULES_MAX, FaultRule
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rulebook import (
-    DuplicateRule,
     Rulebook,
-    TooManyRules,
     fires_at,
 )
 from minibroker.lab.schema import InvalidJson, parse
 from tests.lab.faults.messages import SERVED
 from tests.lab.faults.strategies import rules
 
-OBSERVE = FaultRule("observe")
-ERROR = FaultRule("error", error="NOT_COORDINATOR")
+OBSERVE = FaultRule(Observe())
+ERROR = FaultRule(Error(error="NOT_COORDINATOR"))
 
 
 def book(*rules_: FaultRule) -> Rulebook:
@@ -56,13 +56,13 @@ def test_any_rule_fires_as_often_as_it_says(drawn: dict[str, Any], matches: int)
 
 
 def test_every_second_match_of_a_reorder_overtakes_the_one_before() -> None:
-    made = book(FaultRule("reorder"))
+    made = book(FaultRule(Reorder()))
     found = [made.decide([Candidate("1", None)], 0.0)[0][2:4] for _ in range(5)]
     assert found == [(0, False), (0, True), (1, False), (1, True), (2, False)]
 
 
 def test_each_pair_of_a_reorder_is_released_once() -> None:
-    made = book(FaultRule("reorder"))
+    made = book(FaultRule(Reorder()))
     (state,) = made.states()
     for _ in range(3):
         made.decide([Candidate("1", None)], 0.0)
@@ -76,7 +76,7 @@ def test_each_pair_of_a_reorder_is_released_once() -> None:
 
 @given(st.floats(0.1, 0.9), st.integers(0, 2**53))
 def test_probability_depends_on_seed_only(probability: float, seed: int) -> None:
-    rule = FaultRule("observe", probability=probability, seed=seed)
+    rule = FaultRule(Observe(), probability=probability, seed=seed)
     first = [fires_at(rule, match) for match in range(1, 1001)]
     assert first == [fires_at(rule, match) for match in range(1, 1001)]
     assert abs(sum(first) / 1000 - probability) < 0.1
@@ -84,7 +84,7 @@ def test_probability_depends_on_seed_only(probability: float, seed: int) -> None
 
 def test_rule_matches_within_its_time_only() -> None:
     made = Rulebook(SERVED)
-    made.add(FaultRule("observe", after_ms=1000, until_ms=2000), 10.0)
+    made.add(FaultRule(Observe(), after_ms=1000, until_ms=2000), 10.0)
     assert [bool(fired(made, now=now)) for now in (10.0, 10.9, 11.0, 11.9, 12.0)] == [
         False,
         False,
@@ -118,7 +118,7 @@ def test_entities_left_by_one_rule_are_for_the_next() -> None:
 def test_ids_are_names_or_numbers() -> None:
     made = book(OBSERVE, OBSERVE._replace(name="joins"))
     assert [each.id for each in made.active()] == ["1", "joins"]
-    with pytest.raises(DuplicateRule, match="joins"):
+    with pytest.raises(Conflict, match="joins"):
         made.add(OBSERVE._replace(name="joins"), 0.0)
     assert made.remove("joins")
     assert not made.remove("joins")
@@ -134,14 +134,14 @@ def test_removed_rule_does_not_fire() -> None:
 
 def test_number_of_rules_is_bounded() -> None:
     made = book(*[OBSERVE] * RULES_MAX)
-    with pytest.raises(TooManyRules):
+    with pytest.raises(Conflict):
         made.add(OBSERVE, 0.0)
 
 
 def test_invalid_rule_is_not_added() -> None:
     made = Rulebook(SERVED)
     with pytest.raises(InvalidJson):
-        made.add(FaultRule("error"), 0.0)
+        made.add(FaultRule(Error("NO_SUCH_ERROR")), 0.0)
     assert made.active() == ()
 
 

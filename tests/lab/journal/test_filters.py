@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.lab.faults.fault_rule import FaultRule
+from minibroker.lab.faults.actions import Error
+from minibroker.lab.faults.fault_rule import ActiveRule, FaultRule
 from minibroker.lab.faults.matching import ConnectionAttributes, Matcher
-from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.journal.entries import EntryKind, JournalEntry
 from minibroker.lab.journal.filters import EntryFilter
 from minibroker.lab.proxy.namespace_names import NamespaceNames
@@ -127,7 +127,7 @@ def test_filter_fault_rule_and_namespace_agree_on_what_a_request_names(
     if meaning is not Meaning.TRANSACTIONAL_ID:  # The journal has no condition on it.
         entry = entry_of("request", frame, api=key.name, version=version)
         assert EntryFilter(**{meaning.value: name}).matches(entry) == is_named  # type: ignore[arg-type]
-    rule = FaultRule(action="error", **{meaning.value: name})  # type: ignore[arg-type]
+    rule = FaultRule(Error("NOT_COORDINATOR"), **{meaning.value: name})  # type: ignore[arg-type]
     matcher = Matcher([ActiveRule("1", rule)])
     facts = ConnectionAttributes(1, "PLAINTEXT", "127.0.0.1", "User:a")
     found = matcher.match_request(facts, header, request_, lambda _topic_id: None)

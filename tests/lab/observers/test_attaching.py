@@ -26,8 +26,8 @@ from minibroker.broker.process.environment import (
 from minibroker.broker.process.metadata_client import MetadataClient
 from minibroker.broker.process.storage_watch import StorageWatch
 from minibroker.broker.settings import Settings
-from minibroker.lab.faults.fault_rule import FaultRule
-from minibroker.lab.faults.rules import ActiveRule
+from minibroker.lab.faults.actions import FailAppend, Hold, Observe
+from minibroker.lab.faults.fault_rule import ActiveRule, FaultRule
 from minibroker.lab.journal.buffer import JournalBuffer, JournalChunk
 from minibroker.lab.journal.records import NOTE_KIND, entry_of, split
 from minibroker.lab.observers.attaching import (
@@ -49,7 +49,7 @@ __all__ = ["make_env"]
 
 
 def fault_rules(number: int, *ids: str, replaces: bool = False) -> FaultRules:
-    rules = tuple(ActiveRule(each, FaultRule("observe")) for each in ids)
+    rules = tuple(ActiveRule(each, FaultRule(Observe())) for each in ids)
     return FaultRules(number, rules, replaces=replaces)
 
 
@@ -93,8 +93,8 @@ async def test_rules_reach_hold_points_and_storage_of_a_worker(
     hold_points = ProcessHoldPoints()
     faults = WorkerRules(env, cast("ObservedWorker", worker), hold_points, lambda: None)
     before = watch.fails_on_purpose()
-    hold = ActiveRule("1", FaultRule("hold", point="transaction.prepared"))
-    fail = ActiveRule("2", FaultRule("fail_append"), slot=0)
+    hold = ActiveRule("1", FaultRule(Hold(point="transaction.prepared")))
+    fail = ActiveRule("2", FaultRule(FailAppend()), slot=0)
     await faults.change(FaultRules(1, (hold, fail)))
     assert hold_points.may_hold(PREPARED, "tx")
     assert vars(files)["write_fault"] is not None

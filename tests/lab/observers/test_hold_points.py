@@ -10,10 +10,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.groups.hooks import PREPARED, REBALANCE
-from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
+from minibroker.lab.faults.actions import Hold
+from minibroker.lab.faults.fault_rule import ActiveRule, FaultHold, FaultRule
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rulebook import Firing
-from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.observers.hold_points import ControllerDecisions, ProcessHoldPoints
 from minibroker.lab.observers.messages import FaultHeld, FaultMatched, FaultRules
 from minibroker.runtime.channel import memory_channel_pair
@@ -22,8 +22,8 @@ from minibroker.runtime.rpc import Link, PeerFailed, PeerLost, RpcConnection
 RULES = FaultRules(
     1,
     (
-        ActiveRule("1", FaultRule("hold", point=REBALANCE, group="g*")),
-        ActiveRule("2", FaultRule("hold", point=PREPARED)),
+        ActiveRule("1", FaultRule(Hold(point=REBALANCE), group="g*")),
+        ActiveRule("2", FaultRule(Hold(point=PREPARED))),
     ),
 )
 

@@ -8,12 +8,12 @@ import pytest
 
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.process.messages import RoleRegistered
-from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
+from minibroker.lab.faults.actions import Error
+from minibroker.lab.faults.fault_rule import ActiveRule, FaultHold, FaultRule
 from minibroker.lab.faults.matching import Candidate
-from minibroker.lab.faults.rules import ActiveRule
 from minibroker.lab.observers import messages
 
-RULE = ActiveRule("1", FaultRule("error", error="NOT_COORDINATOR"))
+RULE = ActiveRule("1", FaultRule(Error(error="NOT_COORDINATOR")))
 
 
 @pytest.mark.parametrize(

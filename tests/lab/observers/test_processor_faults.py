@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from minibroker.lab.faults.corruption import UNKNOWN_TAG, UNKNOWN_VALUE
+from minibroker.lab.faults.actions import UNKNOWN_TAG, UNKNOWN_VALUE
 from minibroker.testing import MiniBroker
 from minibroker.testing.faults import FaultHandle
 from minibroker_protocol.errors import ErrorCode

@@ -13,9 +13,9 @@ from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.process.environment import WORKER
-from minibroker.lab.faults.fault_counts import FaultCounts
-from minibroker.lab.faults.fault_rule import FaultRule
-from minibroker.lab.faults.rules import ActiveRule
+from minibroker.lab.faults.actions import FailAppend, StallAppend
+from minibroker.lab.faults.fault_rule import ActiveRule, FaultRule
+from minibroker.lab.faults.store import FaultCounts
 from minibroker.lab.observers.messages import FaultRules
 from minibroker.lab.observers.storage_faults import StorageFaults
 from minibroker_protocol.errors import ErrorCode
@@ -73,7 +73,7 @@ def append(log: Log) -> ErrorCode:
 
 async def test_only_selected_appends_fail(at: At) -> None:
     logs = {(topic, index): at.open(topic, index) for topic in ("t-1", "u") for index in (0, 1)}
-    at.set(FaultRule("fail_append", topic="t*", partition=1, errno="EIO", first=1))
+    at.set(FaultRule(FailAppend(errno="EIO"), topic="t*", partition=1, first=1))
     failed = [each for each, log in logs.items() if append(log) is ErrorCode.KAFKA_STORAGE_ERROR]
     assert failed == [("t-1", 1)]
     assert at.failures == [errno.EIO]
@@ -85,7 +85,7 @@ async def test_only_selected_appends_fail(at: At) -> None:
 async def test_torn_batch_stays_in_the_file_and_recovery_removes_it(at: At) -> None:
     log = at.open("t", 0)
     append(log)
-    at.set(FaultRule("fail_append", bytes=20))
+    at.set(FaultRule(FailAppend(bytes=20)))
     assert append(log) is ErrorCode.KAFKA_STORAGE_ERROR
     path = Path(log.segments.active.path)
     assert file_bytes(path) == log.size + 20
@@ -100,10 +100,10 @@ async def test_torn_batch_stays_in_the_file_and_recovery_removes_it(at: At) -> N
 
 async def test_torn_batch_is_overwritten_by_the_next_one_and_closed_cleanly(at: At) -> None:
     log = at.open("t", 0)
-    at.set(FaultRule("fail_append", bytes=10_000, first=1))
+    at.set(FaultRule(FailAppend(bytes=10_000), first=1))
     assert append(log) is ErrorCode.KAFKA_STORAGE_ERROR
     assert append(log) is ErrorCode.NONE
-    at.set(FaultRule("fail_append", bytes=30))
+    at.set(FaultRule(FailAppend(bytes=30)))
     assert append(log) is ErrorCode.KAFKA_STORAGE_ERROR
     at.set()
     log.close(now_ms=0)
@@ -116,20 +116,20 @@ async def test_torn_batch_is_overwritten_by_the_next_one_and_closed_cleanly(at: 
 async def test_append_waits_and_succeeds(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
-    at.set(FaultRule("stall_append", pause_ms=1500))
+    at.set(FaultRule(StallAppend(pause_ms=1500)))
     assert append(at.open("t", 0)) is ErrorCode.NONE
     assert slept == [1.5]
 
 
 async def test_failure_lasts_as_long_as_its_rule(at: At) -> None:
     for rule in (
-        FaultRule("fail_append", first=1),
-        FaultRule("stall_append", pause_ms=1),
-        FaultRule("fail_append", after_ms=1000),
+        FaultRule(FailAppend(), first=1),
+        FaultRule(StallAppend(pause_ms=1)),
+        FaultRule(FailAppend(), after_ms=1000),
     ):
         at.set(rule)
         assert not at.faults.fails_always()
-    at.set(FaultRule("fail_append", until_ms=1000))
+    at.set(FaultRule(FailAppend(), until_ms=1000))
     assert at.faults.fails_always()
     at.set()
     assert not at.faults.fails_always()
@@ -137,14 +137,14 @@ async def test_failure_lasts_as_long_as_its_rule(at: At) -> None:
 
 
 async def test_rule_that_has_no_place_for_its_counts_does_nothing(at: At) -> None:
-    at.faults.change_rules(FaultRules(1, (ActiveRule("1", FaultRule("fail_append")),)))
+    at.faults.change_rules(FaultRules(1, (ActiveRule("1", FaultRule(FailAppend())),)))
     assert at.files.write_fault is None
 
 
 async def test_rules_are_added_and_removed_one_by_one(at: At) -> None:
     log = at.open("t", 0)
     rules = [
-        ActiveRule(str(slot), FaultRule("fail_append", topic=topic), slot)
+        ActiveRule(str(slot), FaultRule(FailAppend(), topic=topic), slot)
         for slot, topic in enumerate(("t", "other", "*"))
     ]
     for number, active in enumerate(rules):

@@ -18,6 +18,7 @@ from minibroker.lab.proxy.frames import FrameReader
 from minibroker.lab.proxy.journal import JournaledProcess
 from minibroker.lab.proxy.namespace_names import NamespaceNames
 from minibroker.lab.proxy.topic_names import TopicNames
+from minibroker.lab.schema import parse
 from minibroker.runtime.stream import ByteStream, memory_stream_pair
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.headers import (
@@ -89,7 +90,7 @@ class Conversation:
 
     async def add(self, action: Any, **fields: Any) -> str:
         """Add a rule and return its id."""
-        return (await self.faults.add(FaultRule(action, **fields))).id
+        return (await self.faults.add(parse(FaultRule, {"action": action, **fields}))).id
 
     # What the client does -------------------------------------------------------------------
 
