@@ -8,7 +8,7 @@ Owns the validation of requests and the text of each rejection; the meaning of A
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from minibroker.broker.metadata.image import AclsChanged, ChangeRejected, Image, Plan, plan_of
 from minibroker.broker.security.acl import (
@@ -56,6 +56,19 @@ class Filter(NamedTuple):
     host: str | None
     operation: int
     permission: int
+
+
+def as_filter(message: Any, resource_type: int) -> Filter:
+    """The filter of a request, or of one of its elements."""
+    return Filter(
+        resource_type,
+        message.resource_name_filter,
+        message.pattern_type_filter,
+        message.principal_filter,
+        message.host_filter,
+        message.operation,
+        message.permission_type,
+    )
 
 
 def check_binding(wanted: Binding) -> tuple[Pattern, AclRule] | ChangeRejected:

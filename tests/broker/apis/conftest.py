@@ -22,7 +22,7 @@ from minibroker.broker.apis.authorization.wrap import Authorizers
 from minibroker.broker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round, Waiter
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache
 from minibroker.broker.apis.fetch_watches import FetchWatches
-from minibroker.broker.apis.transaction_parts import AddPartitionsPart, PartitionsToAdd
+from minibroker.broker.apis.transactions import AddPartitionsPart, PartitionsToAdd
 from minibroker.broker.groups.limits import GroupLimits
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.config import LogConfig

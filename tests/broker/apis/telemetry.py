@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from minibroker.broker.apis import get_telemetry_subscriptions, push_telemetry
+from minibroker.broker.apis.client_telemetry import GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY
 from minibroker.broker.metadata.image import CLIENT_METRICS, ConfigChanged, Update, apply_update
 from minibroker_protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
@@ -27,7 +27,7 @@ async def subscribe(apis: Any, **config: str) -> None:
 
 async def ask(apis: Any, instance_id: bytes = ZERO_UUID) -> Any:
     request = GetTelemetrySubscriptionsRequest(client_instance_id=instance_id)
-    return await apis.ask(get_telemetry_subscriptions.API, request, 0)
+    return await apis.ask(GET_TELEMETRY_SUBSCRIPTIONS, request, 0)
 
 
 async def push(apis: Any, instance_id: bytes, subscription_id: int, **fields: Any) -> int:
@@ -35,6 +35,6 @@ async def push(apis: Any, instance_id: bytes, subscription_id: int, **fields: An
     request = PushTelemetryRequest(
         client_instance_id=instance_id, subscription_id=subscription_id, **fields
     )
-    response = await apis.ask(push_telemetry.API, request, 0)
+    response = await apis.ask(PUSH_TELEMETRY, request, 0)
     code: int = response.error_code
     return code

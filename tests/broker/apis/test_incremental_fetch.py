@@ -11,12 +11,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.apis import delete_records, produce
+from minibroker.broker.apis import produce
 from minibroker.broker.apis.authorization.wrap import with_authorization_check
 from minibroker.broker.apis.fetch import API
 from minibroker.broker.apis.fetch_session_parts import SessionPart
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache
 from minibroker.broker.apis.incremental_fetch import throttled_response
+from minibroker.broker.apis.partition_logs import DELETE_RECORDS
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.delete_records import (
@@ -523,7 +524,7 @@ class Schedule:
         end = self.apis.hosted(topic, index).high_watermark
         asked = DeleteRecordsPartition(partition_index=index, offset=self.random.randint(0, end))
         topics = [DeleteRecordsTopic(name=topic, partitions=[asked])]
-        await self.apis.ask(delete_records.API, DeleteRecordsRequest(topics=topics), 2)
+        await self.apis.ask(DELETE_RECORDS, DeleteRecordsRequest(topics=topics), 2)
 
     async def change_partitions(self, client: SessionClient) -> None:
         name = self.random.choice(self.names)

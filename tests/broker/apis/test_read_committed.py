@@ -7,7 +7,8 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.apis import fetch, list_offsets
+from minibroker.broker.apis import fetch
+from minibroker.broker.apis.partition_logs import LATEST, LIST_OFFSETS
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from minibroker_protocol.messages.list_offsets import (
@@ -125,11 +126,11 @@ async def test_list_offsets_ends_at_last_stable_offset(log_apis: Any) -> None:
             topics=[ListOffsetsTopic(name="t", partitions=partitions)],
             isolation_level=isolation_level,
         )
-        response = await log_apis.ask(list_offsets.API, wanted, 8)
+        response = await log_apis.ask(LIST_OFFSETS, wanted, 8)
         return int(response.topics[0].partitions[0].offset)
 
-    assert await find(list_offsets.LATEST) == 2
-    assert await find(list_offsets.LATEST, isolation_level=0) == 3
+    assert await find(LATEST) == 2
+    assert await find(LATEST, isolation_level=0) == 3
     assert await find(WALL_MS) == 0
     producer.end(committed=False)
-    assert await find(list_offsets.LATEST) == 4
+    assert await find(LATEST) == 4

@@ -12,16 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from minibroker.broker.apis import create_delegation_token as token_creation
-from minibroker.broker.apis import describe_topic_partitions as pages
-from minibroker.broker.apis.add_partitions_to_txn import (
-    SEVERAL_SINCE,
-    partitions,
-    rejected_partitions,
-    response,
-    result,
-    transactions,
-)
 from minibroker.broker.apis.authorization.checks import (
     ERRORS,
     AuthorizationCheck,
@@ -31,11 +21,24 @@ from minibroker.broker.apis.authorization.checks import (
     check_requirements,
 )
 from minibroker.broker.apis.base import CloseConnection, Context, Denied, Requires
-from minibroker.broker.apis.delegation_tokens import requests_problem
+from minibroker.broker.apis.delegation_tokens import (
+    creation_refusal,
+    requested_owner,
+    requests_problem,
+)
 from minibroker.broker.apis.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from minibroker.broker.apis.group_offsets import SEVERAL_GROUPS_SINCE
 from minibroker.broker.apis.incremental_fetch import is_follower_fetch
-from minibroker.broker.apis.offset_fetch import SEVERAL_GROUPS_SINCE
 from minibroker.broker.apis.operations import NOT_ASKED
+from minibroker.broker.apis.topics import has_invalid_cursor, names_from_cursor
+from minibroker.broker.apis.transactions import (
+    SEVERAL_TRANSACTIONS_SINCE,
+    partitions_of,
+    rejected_partitions,
+    transaction_result,
+    transactions_of,
+    transactions_response,
+)
 from minibroker.broker.security.acl import Operation, Resource
 from minibroker.broker.security.principal import Principal
 from minibroker.broker.settings import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_ENABLE
@@ -117,10 +120,10 @@ def fetch(ctx: Context, request: Any) -> Finish | None:
     request.topics, ctx.refused_topics = permitted, rejected
     request.max_wait_ms = 0  # A response with an error is sent immediately.
 
-    def finish(response: FetchResponse) -> FetchResponse:
-        if response.error_code == ErrorCode.NONE:
-            response.responses += [_not_read(ctx, topic) for topic in rejected]
-        return response
+    def finish(transactions_response: FetchResponse) -> FetchResponse:
+        if transactions_response.error_code == ErrorCode.NONE:
+            transactions_response.responses += [_not_read(ctx, topic) for topic in rejected]
+        return transactions_response
 
     return finish
 
@@ -159,8 +162,8 @@ def metadata(ctx: Context, request: Any) -> Finish:
         request.topics = permitted
     none_permitted = not wants_all and not permitted
 
-    def finish(response: MetadataResponse) -> MetadataResponse:
-        topics = [] if none_permitted else response.topics
+    def finish(transactions_response: MetadataResponse) -> MetadataResponse:
+        topics = [] if none_permitted else transactions_response.topics
         if wants_all:
             topics, _ = allowed(
                 ctx,
@@ -173,10 +176,10 @@ def metadata(ctx: Context, request: Any) -> Finish:
         for topic in topics:
             if topic.topic_authorized_operations != NOT_ASKED and topic.name is not None:
                 topic.topic_authorized_operations = authorized(ctx, Resource.TOPIC, topic.name)
-        response.topics = topics + rejected
-        if response.cluster_authorized_operations != NOT_ASKED:
-            response.cluster_authorized_operations = _cluster_operations(ctx)
-        return response
+        transactions_response.topics = topics + rejected
+        if transactions_response.cluster_authorized_operations != NOT_ASKED:
+            transactions_response.cluster_authorized_operations = _cluster_operations(ctx)
+        return transactions_response
 
     return finish
 
@@ -212,10 +215,10 @@ def _refusal(asked: Any) -> MetadataResponseTopic:
 def describe_cluster(ctx: Context, _request: Any) -> Finish:
     """Allow every caller; fill in the authorized operations if the request asks for them."""
 
-    def finish(response: Any) -> Any:
-        if response.cluster_authorized_operations != NOT_ASKED:
-            response.cluster_authorized_operations = _cluster_operations(ctx)
-        return response
+    def finish(transactions_response: Any) -> Any:
+        if transactions_response.cluster_authorized_operations != NOT_ASKED:
+            transactions_response.cluster_authorized_operations = _cluster_operations(ctx)
+        return transactions_response
 
     return finish
 
@@ -229,14 +232,14 @@ def _cluster_operations(ctx: Context) -> int:
 
 def describe_topic_partitions(ctx: Context, request: Any) -> Finish | Denied | None:
     """Require DESCRIBE on each topic; without topics in the request, describe the allowed ones."""
-    if pages.has_invalid_cursor(request):
+    if has_invalid_cursor(request):
         return None  # The API rejects it.
     wants_all = not request.topics
     permitted, hidden = allowed(
         ctx,
         Operation.DESCRIBE,
         Resource.TOPIC,
-        pages.names_from_cursor(ctx, request),
+        names_from_cursor(ctx, request),
         lambda name: name,
         quietly=wants_all,
     )
@@ -251,13 +254,15 @@ def describe_topic_partitions(ctx: Context, request: Any) -> Finish | Denied | N
         if request.cursor is not None and request.cursor.topic_name not in permitted:
             request.cursor = None
 
-    def finish(response: DescribeTopicPartitionsResponse) -> DescribeTopicPartitionsResponse:
-        for topic in response.topics:
+    def finish(
+        transactions_response: DescribeTopicPartitionsResponse,
+    ) -> DescribeTopicPartitionsResponse:
+        for topic in transactions_response.topics:
             assert topic.name is not None
             topic.topic_authorized_operations = authorized(ctx, Resource.TOPIC, topic.name)
         if not wants_all:
-            response.topics += rejected
-        return response
+            transactions_response.topics += rejected
+        return transactions_response
 
     return finish
 
@@ -274,22 +279,22 @@ def create_topics(ctx: Context, request: Any) -> Finish:
             _name_unless_repeated(request.topics),
         )
 
-    def finish(response: CreateTopicsResponse) -> CreateTopicsResponse:
+    def finish(transactions_response: CreateTopicsResponse) -> CreateTopicsResponse:
         if ctx.version >= CONFIGS_SINCE:
-            for made in response.topics:
+            for made in transactions_response.topics:
                 if made.error_code == ErrorCode.NONE and not ctx.allows(
                     Operation.DESCRIBE_CONFIGS, Resource.TOPIC, made.name, quietly=True
                 ):
                     made.topic_config_error_code = _TOPIC_DENIED
                     made.num_partitions = made.replication_factor = -1
                     made.configs = []
-        response.topics += [
+        transactions_response.topics += [
             CreatableTopicResult(
                 name=topic.name, error_code=_TOPIC_DENIED, error_message="Authorization failed."
             )
             for topic in rejected
         ]
-        return response
+        return transactions_response
 
     return finish
 
@@ -315,8 +320,8 @@ def create_partitions(ctx: Context, request: Any) -> Finish | None:
     if not rejected:
         return None
 
-    def finish(response: Any) -> Any:
-        response.results += [
+    def finish(transactions_response: Any) -> Any:
+        transactions_response.results += [
             CreatePartitionsTopicResult(
                 name=topic.name,
                 error_code=_TOPIC_DENIED,
@@ -324,7 +329,7 @@ def create_partitions(ctx: Context, request: Any) -> Finish | None:
             )
             for topic in rejected
         ]
-        return response
+        return transactions_response
 
     return finish
 
@@ -357,9 +362,9 @@ def delete_topics(ctx: Context, request: Any) -> Finish | None:
     ]
     answers += [_not_deleted(ctx, None, topic.topic_id) for topic in rejected if topic.name is None]
 
-    def finish(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
-        response.responses += answers
-        return response
+    def finish(transactions_response: DeleteTopicsResponse) -> DeleteTopicsResponse:
+        transactions_response.responses += answers
+        return transactions_response
 
     return finish
 
@@ -422,11 +427,11 @@ def find_coordinator(ctx: Context, request: Any) -> Finish | Denied | None:
         return None
     request.coordinator_keys = [key for key in request.coordinator_keys if key not in rejected]
 
-    def finish(response: FindCoordinatorResponse) -> FindCoordinatorResponse:
-        response.coordinators += [
+    def finish(transactions_response: FindCoordinatorResponse) -> FindCoordinatorResponse:
+        transactions_response.coordinators += [
             error_element(Coordinator, ctx.version, key, error) for key in rejected
         ]
-        return response
+        return transactions_response
 
     return finish
 
@@ -435,17 +440,17 @@ def describe_groups(ctx: Context, request: Any) -> Finish:
     """Require DESCRIBE on each group; fill in the authorized operations on request."""
     request.groups, rejected = allowed(ctx, Operation.DESCRIBE, Resource.GROUP, request.groups, str)
 
-    def finish(response: Any) -> Any:
-        for group in response.groups:
+    def finish(transactions_response: Any) -> Any:
+        for group in transactions_response.groups:
             if group.authorized_operations != NOT_ASKED:
                 group.authorized_operations = authorized(ctx, Resource.GROUP, group.group_id)
-        response.groups += [
+        transactions_response.groups += [
             DescribedGroup(
                 group_id=group_id, error_code=_GROUP_DENIED, authorized_operations=NOT_ASKED
             )
             for group_id in rejected
         ]
-        return response
+        return transactions_response
 
     return finish
 
@@ -455,16 +460,16 @@ def list_groups(ctx: Context, _request: Any) -> Finish | None:
     if ctx.allows(Operation.DESCRIBE, Resource.CLUSTER, quietly=True):
         return None
 
-    def finish(response: Any) -> Any:
-        response.groups, _ = allowed(
+    def finish(transactions_response: Any) -> Any:
+        transactions_response.groups, _ = allowed(
             ctx,
             Operation.DESCRIBE,
             Resource.GROUP,
-            response.groups,
+            transactions_response.groups,
             lambda listed: listed.group_id,
             quietly=True,
         )
-        return response
+        return transactions_response
 
     return finish
 
@@ -481,17 +486,17 @@ def offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
     )
     hidden = [_hide_topics(ctx, group) for group in request.groups]
 
-    def finish(response: OffsetFetchResponse) -> OffsetFetchResponse:
-        for group, topics in zip(response.groups, hidden, strict=True):
+    def finish(transactions_response: OffsetFetchResponse) -> OffsetFetchResponse:
+        for group, topics in zip(transactions_response.groups, hidden, strict=True):
             group.topics = _visible(ctx, group.topics) + [
                 error_element(OffsetFetchResponseTopics, ctx.version, topic, _TOPIC_DENIED)
                 for topic in topics
             ]
-        response.groups += [
+        transactions_response.groups += [
             OffsetFetchResponseGroup(group_id=group.group_id, error_code=_GROUP_DENIED)
             for group in rejected
         ]
-        return response
+        return transactions_response
 
     return finish
 
@@ -501,12 +506,12 @@ def _older_offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
         return Denied(error_response(OffsetFetchResponse, ctx.version, request, _GROUP_DENIED))
     hidden = _hide_topics(ctx, request)
 
-    def finish(response: OffsetFetchResponse) -> OffsetFetchResponse:
-        response.topics = _visible(ctx, response.topics) + [
+    def finish(transactions_response: OffsetFetchResponse) -> OffsetFetchResponse:
+        transactions_response.topics = _visible(ctx, transactions_response.topics) + [
             error_element(OffsetFetchResponseTopic, ctx.version, topic, _TOPIC_DENIED)
             for topic in hidden
         ]
-        return response
+        return transactions_response
 
     return finish
 
@@ -561,22 +566,22 @@ def init_producer_id(ctx: Context, request: Any) -> Denied | None:
 
 def add_partitions_to_txn(ctx: Context, request: Any) -> Denied | None:
     """Require WRITE on the transactional id and each topic, or CLUSTER_ACTION for brokers."""
-    if ctx.version >= SEVERAL_SINCE:
+    if ctx.version >= SEVERAL_TRANSACTIONS_SINCE:
         if ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER):
             return None
         return Denied(AddPartitionsToTxnResponse(error_code=ERRORS[Resource.CLUSTER]))
-    [transaction] = transactions(ctx, request)
+    [transaction] = transactions_of(ctx, request)
     id_type = Resource.TRANSACTIONAL_ID
     if not ctx.allows(Operation.WRITE, id_type, transaction.transactional_id):
-        errors = dict.fromkeys(partitions(transaction.topics), ERRORS[id_type])
-        return Denied(response(ctx, [result(ctx, transaction, errors)]))
+        errors = dict.fromkeys(partitions_of(transaction.topics), ERRORS[id_type])
+        return Denied(transactions_response(ctx, [transaction_result(ctx, transaction, errors)]))
     _, denied = allowed(
         ctx, Operation.WRITE, Resource.TOPIC, transaction.topics, lambda topic: topic.name
     )
     if not denied:
         return None
     errors = rejected_partitions(ctx, transaction.topics, {topic.name for topic in denied})
-    return Denied(response(ctx, [result(ctx, transaction, errors)]))
+    return Denied(transactions_response(ctx, [transaction_result(ctx, transaction, errors)]))
 
 
 def describe_transactions(ctx: Context, request: Any) -> Finish:
@@ -626,13 +631,13 @@ def list_transactions(ctx: Context, _request: Any) -> Finish:
 
 def create_delegation_token(ctx: Context, request: Any) -> Denied | None:
     """Require CREATE_TOKENS on the owner if that is not the caller."""
-    owner = token_creation.owner_of(ctx.caller, request)
+    owner = requested_owner(ctx.caller, request)
     if requests_problem(ctx) or owner == ctx.caller.principal:
         return None
     if ctx.allows(Operation.CREATE_TOKENS, Resource.USER, str(owner)):
         return None
     error = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
-    return Denied(token_creation.refusal(ctx.caller, request, error))
+    return Denied(creation_refusal(ctx.caller, request, error))
 
 
 def describe_delegation_token(ctx: Context, _request: Any) -> Finish:
@@ -649,9 +654,11 @@ def describe_delegation_token(ctx: Context, _request: Any) -> Finish:
             or ctx.allows(Operation.DESCRIBE_TOKENS, Resource.USER, str(owner), quietly=True)
         )
 
-    def finish(response: Any) -> Any:
-        response.tokens = [token for token in response.tokens if is_visible(token)]
-        return response
+    def finish(transactions_response: Any) -> Any:
+        transactions_response.tokens = [
+            token for token in transactions_response.tokens if is_visible(token)
+        ]
+        return transactions_response
 
     return finish
 

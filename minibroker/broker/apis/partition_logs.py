@@ -1,0 +1,626 @@
+"""The requests about logs of partitions that only their owners know: offsets, epochs, producers.
+
+Each existing partition is looked up by its owner. Invariant: every partition of a request has a
+result, in the order of the request; those that do not exist get UNKNOWN_TOPIC_OR_PARTITION. In
+Kafka: ``KafkaApis`` and ``ReplicaManager``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
+from minibroker.broker.log.batch_search import LargeBatchError, TimestampOffset
+from minibroker.broker.log.errors import LogError
+from minibroker.broker.log.producers import Producer
+from minibroker.broker.log.replica_manager import Partition
+from minibroker.broker.metadata.topics import name_problem
+from minibroker.broker.security.acl import Operation
+from minibroker.broker.settings.topics import CLEANUP_POLICY, topic_value
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from minibroker_protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicRequest,
+    TopicResponse,
+)
+from minibroker_protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+)
+from minibroker_protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from minibroker_protocol.registry import ApiKey
+
+# ListOffsets (2) ----------------------------------------------------------------------------------
+#
+# Find offsets by time, or the ends of a partition. Versions 1-11. A timestamp finds the first
+# record at or after it, -1 the end, -2 the start, -3 (since version 7) the record with the largest
+# timestamp, -4 (8) the local start. -5 (9) and -6 (11) concern tiered storage: no offset and no
+# error, as from Kafka without tiered storage. With isolation level ``read_committed`` the end is
+# the last stable offset. Kafka's ``KafkaApis.handleListOffsetRequest`` and
+# ``UnifiedLog.fetchOffsetByTimestamp``.
+
+
+READ_COMMITTED = 1
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+SINCE_VERSION = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first version with each special timestamp."""
+
+
+STEP_SEARCHES_MAX = 4
+"""Searches by time in one step of a worker's loop: each may read and decompress a megabyte."""
+
+
+class OffsetQuery(NamedTuple):
+    """One partition and the timestamp to search for."""
+
+    topic: str
+    partition: int
+    timestamp: int
+    leader_epoch: int
+    committed: bool = False
+    """Whether the end is the last stable offset."""
+
+
+class OffsetResult(NamedTuple):
+    """An offset or an error; -1 where there is none."""
+
+    error: int = ErrorCode.NONE
+    offset: int = -1
+    timestamp: int = -1
+    leader_epoch: int = -1
+
+
+ListOffsetsPart = tuple[OffsetQuery, ...]
+ListOffsetsReply = dict[tuple[str, int], OffsetResult]
+
+
+def _split_list(ctx: Context, request: ListOffsetsRequest) -> Mapping[Owner, ListOffsetsPart]:
+    """The existing partitions by owner, without those that the request contains twice."""
+    parts: dict[Owner, list[OffsetQuery]] = {}
+    repeated = _repeated_partitions(request)
+    for topic in request.topics:
+        for partition in topic.partitions:
+            if (
+                (topic.name, partition.partition_index) in repeated
+                or not _is_supported(ctx, partition)
+                or ctx.image.partition(topic.name, partition.partition_index) is None
+            ):
+                continue
+            owner = ctx.partition_owner(topic.name, partition.partition_index)
+            query = OffsetQuery(
+                topic.name,
+                partition.partition_index,
+                partition.timestamp,
+                partition.current_leader_epoch,
+                request.isolation_level == READ_COMMITTED,
+            )
+            parts.setdefault(owner, []).append(query)
+    return {owner: tuple(entries) for owner, entries in parts.items()}
+
+
+def _repeated_partitions(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+    counts = Counter(
+        (topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    return {partition for partition, count in counts.items() if count > 1}
+
+
+def _is_supported(ctx: Context, partition: ListOffsetsPartition) -> bool:
+    if partition.timestamp >= EARLIEST:
+        return True
+    since = SINCE_VERSION.get(partition.timestamp)
+    return since is not None and ctx.version >= since
+
+
+def _list_offsets(
+    scope: WorkerScope, part: ListOffsetsPart
+) -> ListOffsetsReply | Awaitable[ListOffsetsReply]:
+    """Search the log of each partition, at once unless there is too much to search."""
+    found: ListOffsetsReply = {}
+    later: list[tuple[OffsetQuery, LargeBatchError | None]] = []
+    searches = 0
+    for query in part:
+        searches += query.timestamp >= 0 or query.timestamp == MAX_TIMESTAMP
+        if searches > STEP_SEARCHES_MAX:
+            later.append((query, None))
+            continue
+        try:
+            found[query.topic, query.partition] = _look_up_offset(scope, query)
+        except LargeBatchError as batch:
+            later.append((query, batch))
+    return _list_later(scope, later, found) if later else found
+
+
+async def _list_later(
+    scope: WorkerScope,
+    later: list[tuple[OffsetQuery, LargeBatchError | None]],
+    found: ListOffsetsReply,
+) -> ListOffsetsReply:
+    """Search one partition in a step; other requests are executed in between."""
+    for query, batch in later:
+        if batch is None:
+            await scope.sleep_real(0)
+            try:
+                result = _look_up_offset(scope, query)
+            except LargeBatchError as large:
+                result = await _search_large(scope, query, large)
+        else:
+            result = await _search_large(scope, query, batch)
+        found[query.topic, query.partition] = result
+    return found
+
+
+async def _search_large(
+    scope: WorkerScope, query: OffsetQuery, batch: LargeBatchError
+) -> OffsetResult:
+    """Search large batches in a thread, until one has the record."""
+    while True:
+        at = await scope.run_in_thread(batch.search)
+        try:
+            partition = scope.partition(query.topic, query.partition)
+            if partition is None:
+                return OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            partition.check_leader(query.leader_epoch)
+            if at is None and query.timestamp != MAX_TIMESTAMP:
+                at = partition.log.offset_for_time(query.timestamp, batch.next_offset)
+        except LargeBatchError as following:
+            batch = following
+        except LogError as error:
+            return OffsetResult(error.code)
+        else:
+            return _found_at(at, _end_offset(partition, query))
+
+
+def _end_offset(partition: Partition, query: OffsetQuery) -> int:
+    return partition.last_stable_offset if query.committed else partition.high_watermark
+
+
+def _found_at(at: TimestampOffset | None, end_offset: int) -> OffsetResult:
+    if at is None or at.offset >= end_offset:
+        return OffsetResult()
+    return OffsetResult(offset=at.offset, timestamp=at.timestamp, leader_epoch=at.leader_epoch)
+
+
+def _look_up_offset(scope: WorkerScope, query: OffsetQuery) -> OffsetResult:
+    try:
+        partition = scope.partition(query.topic, query.partition)
+        if partition is None:
+            return OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.check_leader(query.leader_epoch)
+        return _find(partition, query)
+    except LogError as error:
+        return OffsetResult(error.code)
+
+
+def _find(partition: Partition, query: OffsetQuery) -> OffsetResult:
+    log, timestamp = partition.log, query.timestamp
+    end_offset = _end_offset(partition, query)
+    if timestamp == LATEST:
+        return OffsetResult(offset=end_offset, leader_epoch=partition.leader_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.log_start_offset
+        return OffsetResult(offset=start, leader_epoch=log.leader_epochs.epoch_for_offset(start))
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return OffsetResult()
+    at = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
+    return _found_at(at, end_offset)
+
+
+def _merge_list(
+    ctx: Context, request: ListOffsetsRequest, replies: Mapping[Owner, ListOffsetsReply]
+) -> ListOffsetsResponse:
+    """All partitions in the order of the request."""
+    found: ListOffsetsReply = {}
+    for reply in replies.values():
+        found.update(reply)
+    repeated = _repeated_partitions(request)
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name, partitions=list(_listed_partitions(ctx, topic, found, repeated))
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _listed_partitions(
+    ctx: Context, topic: ListOffsetsTopic, found: ListOffsetsReply, repeated: set[tuple[str, int]]
+) -> Iterator[ListOffsetsPartitionResponse]:
+    for partition in topic.partitions:
+        key = (topic.name, partition.partition_index)
+        if key in repeated:
+            result = OffsetResult(ErrorCode.INVALID_REQUEST)
+        elif not _is_supported(ctx, partition):
+            result = OffsetResult(ErrorCode.UNSUPPORTED_VERSION)
+        else:
+            result = found.get(key, OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        yield ListOffsetsPartitionResponse(
+            partition_index=partition.partition_index,
+            error_code=result.error,
+            timestamp=result.timestamp,
+            offset=result.offset,
+            leader_epoch=result.leader_epoch,
+        )
+
+
+LIST_OFFSETS: Api[ListOffsetsRequest, ListOffsetsPart, ListOffsetsReply, ListOffsetsResponse] = Api(
+    key=ApiKey.LIST_OFFSETS,
+    versions=(1, 11),
+    requires=(Requires(Operation.DESCRIBE, Meaning.TOPIC),),
+    split=_split_list,
+    execute=_list_offsets,
+    merge=_merge_list,
+    left_out=("timeout_ms: no partition has remote segments to wait for",),
+)
+
+
+# OffsetForLeaderEpoch (23) ------------------------------------------------------------------------
+#
+# Where the records of a leader epoch end. Versions 2-4. A consumer asks after a change of the
+# leader whether the records that it has read still exist (KIP-320), and a follower where its log
+# diverges (KIP-101). The answer is the end of the requested epoch, or of the largest smaller one
+# that has records; -1 if the epoch is not known. Kafka's
+# ``KafkaApis.handleOffsetForLeaderEpochRequest``.
+
+
+class EpochQuery(NamedTuple):
+    """One partition and the leader epoch whose end is requested."""
+
+    topic: str
+    partition: int
+    current_leader_epoch: int
+    leader_epoch: int
+
+
+class EpochResult(NamedTuple):
+    """The epoch that was found and its end offset, or an error; -1 where there is none."""
+
+    error: int = ErrorCode.NONE
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+EpochPart = tuple[EpochQuery, ...]
+EpochReply = dict[tuple[str, int], EpochResult]
+
+_UNKNOWN_EPOCH = EpochResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _split_epochs(ctx: Context, request: OffsetForLeaderEpochRequest) -> Mapping[Owner, EpochPart]:
+    """The partitions that exist, by owner."""
+    parts: dict[Owner, list[EpochQuery]] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            if ctx.image.partition(topic.topic, partition.partition) is not None:
+                owner = ctx.partition_owner(topic.topic, partition.partition)
+                query = EpochQuery(
+                    topic.topic,
+                    partition.partition,
+                    partition.current_leader_epoch,
+                    partition.leader_epoch,
+                )
+                parts.setdefault(owner, []).append(query)
+    return {owner: tuple(queries) for owner, queries in parts.items()}
+
+
+def _find_epochs(scope: WorkerScope, part: EpochPart) -> EpochReply:
+    """Look up each epoch in the log of its partition."""
+    return {(query.topic, query.partition): _look_up_epoch(scope, query) for query in part}
+
+
+def _look_up_epoch(scope: WorkerScope, query: EpochQuery) -> EpochResult:
+    try:
+        partition = scope.partition(query.topic, query.partition)
+        if partition is None:
+            return _UNKNOWN_EPOCH
+        partition.check_leader(query.current_leader_epoch)
+    except LogError as error:
+        return EpochResult(error.code)
+    return EpochResult(ErrorCode.NONE, *partition.end_offset_for_epoch(query.leader_epoch))
+
+
+def _merge_epochs(
+    _ctx: Context, request: OffsetForLeaderEpochRequest, replies: Mapping[Owner, EpochReply]
+) -> OffsetForLeaderEpochResponse:
+    """All partitions in the order of the request."""
+    results: EpochReply = {}
+    for reply in replies.values():
+        results.update(reply)
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            result = results.get((topic.topic, partition.partition), _UNKNOWN_EPOCH)
+            partitions.append(
+                EpochEndOffset(
+                    error_code=result.error,
+                    partition=partition.partition,
+                    leader_epoch=result.leader_epoch,
+                    end_offset=result.end_offset,
+                )
+            )
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+OFFSET_FOR_LEADER_EPOCH: Api[
+    OffsetForLeaderEpochRequest, EpochPart, EpochReply, OffsetForLeaderEpochResponse
+] = Api(
+    key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    versions=(2, 4),
+    requires=(Requires(Operation.DESCRIBE, Meaning.TOPIC, or_cluster=Operation.CLUSTER_ACTION),),
+    split=_split_epochs,
+    execute=_find_epochs,
+    merge=_merge_epochs,
+)
+
+
+# DeleteRecords (21) -------------------------------------------------------------------------------
+#
+# Delete the records of partitions before an offset. Versions 0-2. Offset -1 means the high
+# watermark. Internal topics, and topics without ``delete`` in their cleanup policy, are rejected,
+# as in Kafka. Segments that end before the new log start are removed by the next retention. Kafka's
+# ``ReplicaManager.deleteRecords``.
+
+
+NO_WATERMARK = -1
+
+
+class DeletionQuery(NamedTuple):
+    """One partition and the first offset to keep."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class DeletionResult(NamedTuple):
+    """The new log start offset of a partition, or an error."""
+
+    error: int = ErrorCode.NONE
+    low_watermark: int = NO_WATERMARK
+
+
+DeletionPart = tuple[DeletionQuery, ...]
+DeletionReply = dict[tuple[str, int], DeletionResult]
+
+
+def _split_deletion(ctx: Context, request: DeleteRecordsRequest) -> Mapping[Owner, DeletionPart]:
+    """The existing partitions by owner, without those whose topic is rejected."""
+    parts: dict[Owner, list[DeletionQuery]] = {}
+    for topic in request.topics:
+        if _deletion_problem(ctx, topic.name) != ErrorCode.NONE:
+            continue
+        for partition in topic.partitions:
+            if ctx.image.partition(topic.name, partition.partition_index) is not None:
+                owner = ctx.partition_owner(topic.name, partition.partition_index)
+                query = DeletionQuery(topic.name, partition.partition_index, partition.offset)
+                parts.setdefault(owner, []).append(query)
+    return {owner: tuple(entries) for owner, entries in parts.items()}
+
+
+def _deletion_problem(ctx: Context, name: str) -> ErrorCode:
+    topic = ctx.image.topics.get(name)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic.internal:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    settings = ctx.dynamic_settings.of(ctx.image.configs)
+    policy = topic_value(settings, ctx.image.topic_overrides(name), CLEANUP_POLICY)
+    return ErrorCode.NONE if "delete" in policy else ErrorCode.POLICY_VIOLATION
+
+
+def _delete_records(scope: WorkerScope, part: DeletionPart) -> DeletionReply:
+    """Delete the records of each partition."""
+    return {(query.topic, query.partition): _delete_before(scope, query) for query in part}
+
+
+def _delete_before(scope: WorkerScope, query: DeletionQuery) -> DeletionResult:
+    try:
+        partition = scope.partition(query.topic, query.partition)
+        if partition is None:
+            return DeletionResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return DeletionResult(low_watermark=partition.delete_records(query.offset))
+    except LogError as error:
+        return DeletionResult(error.code)
+
+
+def _merge_deletion(
+    ctx: Context, request: DeleteRecordsRequest, replies: Mapping[Owner, DeletionReply]
+) -> DeleteRecordsResponse:
+    """All partitions in the order of the request."""
+    done: DeletionReply = {}
+    for reply in replies.values():
+        done.update(reply)
+    results = []
+    for topic in request.topics:
+        error = _deletion_problem(ctx, topic.name)
+        missing = DeletionResult(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if error == ErrorCode.NONE else error
+        )
+        partitions = []
+        for partition in topic.partitions:
+            found = done.get((topic.name, partition.partition_index), missing)
+            partitions.append(
+                DeleteRecordsPartitionResult(
+                    partition_index=partition.partition_index,
+                    low_watermark=found.low_watermark,
+                    error_code=found.error,
+                )
+            )
+        results.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
+    return DeleteRecordsResponse(topics=results)
+
+
+DELETE_RECORDS: Api[DeleteRecordsRequest, DeletionPart, DeletionReply, DeleteRecordsResponse] = Api(
+    key=ApiKey.DELETE_RECORDS,
+    versions=(0, 2),
+    requires=(Requires(Operation.DELETE, Meaning.TOPIC),),
+    split=_split_deletion,
+    execute=_delete_records,
+    merge=_merge_deletion,
+    left_out=("timeout_ms: there is no follower to wait for",),
+)
+
+
+# DescribeProducers (61) ---------------------------------------------------------------------------
+#
+# The producers whose state a partition keeps, and their transactions. Version 0. Idempotent and
+# transactional producers are described until they expire. With the start of the open transaction,
+# an admin client finds a transaction that keeps the last stable offset from advancing. Kafka's
+# ``KafkaApis.handleDescribeProducersRequest``.
+
+
+UNKNOWN_TOPIC_TEXT: Final = "This server does not host this topic-partition."
+
+
+class ProducersResult(NamedTuple):
+    """The producers of a partition by id, or an error."""
+
+    error: int = ErrorCode.NONE
+    producers: tuple[tuple[int, Producer], ...] = ()
+
+
+ProducersPart = tuple[tuple[str, int], ...]
+ProducersReply = dict[tuple[str, int], ProducersResult]
+
+
+def _split_producers(
+    ctx: Context, request: DescribeProducersRequest
+) -> Mapping[Owner, ProducersPart]:
+    """The existing partitions by owner."""
+    parts: dict[Owner, list[tuple[str, int]]] = {}
+    for topic in request.topics:
+        for index in topic.partition_indexes:
+            if ctx.image.partition(topic.name, index) is not None:
+                owner = ctx.partition_owner(topic.name, index)
+                parts.setdefault(owner, []).append((topic.name, index))
+    return {owner: tuple(partitions) for owner, partitions in parts.items()}
+
+
+def _describe_producers(scope: WorkerScope, part: ProducersPart) -> ProducersReply:
+    """The producers of each partition."""
+    return {(topic, index): _producers_of(scope, topic, index) for topic, index in part}
+
+
+def _producers_of(scope: WorkerScope, topic: str, index: int) -> ProducersResult:
+    try:
+        partition = scope.partition(topic, index)
+        if partition is None:
+            return ProducersResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.check_leader()
+    except LogError as error:
+        return ProducersResult(error.code)
+    producers = partition.log.producers.producers
+    return ProducersResult(
+        producers=tuple(
+            (producer_id, producer._replace(batches=producer.batches[-1:]))
+            for producer_id, producer in producers.items()
+        )
+    )
+
+
+def _merge_producers(
+    ctx: Context, request: DescribeProducersRequest, replies: Mapping[Owner, ProducersReply]
+) -> DescribeProducersResponse:
+    """All partitions in the order of the request."""
+    results: ProducersReply = {}
+    for reply in replies.values():
+        results.update(reply)
+    return DescribeProducersResponse(
+        topics=[_producers_topic(ctx, topic, results) for topic in request.topics]
+    )
+
+
+def _producers_topic(ctx: Context, topic: TopicRequest, results: ProducersReply) -> TopicResponse:
+    missing, text = ProducersResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), None
+    problem = name_problem(topic.name)
+    if problem is not None:
+        missing = ProducersResult(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        text = f"Topic name '{topic.name}' is invalid: {problem}."
+    elif topic.name not in ctx.image.topics:
+        text = UNKNOWN_TOPIC_TEXT
+    return TopicResponse(
+        name=topic.name,
+        partitions=[
+            _producers_partition(index, results.get((topic.name, index), missing), text)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def _producers_partition(
+    index: int, result: ProducersResult, text: str | None
+) -> PartitionResponse:
+    return PartitionResponse(
+        partition_index=index,
+        error_code=result.error,
+        error_message=text,
+        active_producers=[
+            ProducerState(
+                producer_id=producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.transaction_offset,
+            )
+            for producer_id, producer in result.producers
+        ],
+    )
+
+
+DESCRIBE_PRODUCERS: Api[
+    DescribeProducersRequest, ProducersPart, ProducersReply, DescribeProducersResponse
+] = Api(
+    key=ApiKey.DESCRIBE_PRODUCERS,
+    versions=(0, 0),
+    requires=(Requires(Operation.READ, Meaning.TOPIC, text="Topic authorization failed."),),
+    split=_split_producers,
+    execute=_describe_producers,
+    merge=_merge_producers,
+)
+
+
+APIS = (
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+    DELETE_RECORDS,
+    DESCRIBE_PRODUCERS,
+)
