@@ -8,7 +8,7 @@ filter matches anything, and without an authorizer each request gets SECURITY_DI
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from minibroker.broker.apis.base import (
     CLUSTER_DENIED_TEXT,
@@ -17,6 +17,7 @@ from minibroker.broker.apis.base import (
     ControllerScope,
     Requires,
     at_controller,
+    error_fields,
     without_owner,
 )
 from minibroker.broker.metadata.acls import Binding, MatchingAcls, as_filter, check_search, find
@@ -78,8 +79,7 @@ def _creation_results(rejections: Iterable[ChangeRejected | None]) -> CreateAcls
     return CreateAclsResponse(
         results=[
             AclCreationResult(
-                error_code=rejection.code if rejection else ErrorCode.NONE,
-                error_message=rejection.text if rejection else None,
+                **error_fields(rejection),
             )
             for rejection in rejections
         ]

@@ -13,12 +13,12 @@ from minibroker.broker.apis.base import (
     ControllerScope,
     Requires,
     at_controller,
+    error_fields,
     without_owner,
 )
 from minibroker.broker.metadata.quotas import IP_TYPE, Component, QuotaChange, filter_problem, find
 from minibroker.broker.security.acl import Operation
 from minibroker.runtime.hosts import unresolvable
-from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -107,8 +107,7 @@ async def _alter_client_quotas(
     return AlterClientQuotasResponse(
         entries=[
             AlterClientQuotasResponseEntryData(
-                error_code=rejection.code if rejection else ErrorCode.NONE,
-                error_message=rejection.text if rejection else None,
+                **error_fields(rejection),
                 entity=entry.entity,
             )
             for entry, rejection in zip(message.entries, outcome.rejections, strict=True)

@@ -18,9 +18,8 @@ from minibroker.broker.apis.base import (
     at_controller,
     without_owner,
 )
-from minibroker.broker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED
 from minibroker.broker.metadata.features import FeatureUpdate, UpgradeType
-from minibroker.broker.security.acl import Operation
+from minibroker.broker.security.acl import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, Operation
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.describe_cluster import (
@@ -73,7 +72,7 @@ def _describe_cluster(ctx: Context, request: DescribeClusterRequest) -> Describe
                 f"This is an endpoint of brokers ({BROKERS}), not of type {request.endpoint_type}."
             ),
         )
-    operations = NOT_ASKED
+    operations = OPERATIONS_NOT_ASKED
     if request.include_cluster_authorized_operations:
         operations = CLUSTER_OPERATIONS
     return DescribeClusterResponse(

@@ -20,6 +20,7 @@ from minibroker.broker.apis.base import (
     ControllerScope,
     Requires,
     at_controller,
+    error_fields,
     without_owner,
 )
 from minibroker.broker.metadata.configs import (
@@ -302,8 +303,7 @@ def _results(
     """One result per resource, in the order of the request; ``make`` is the class of a result."""
     return [
         make(
-            error_code=rejection.code if rejection else ErrorCode.NONE,
-            error_message=rejection.text if rejection else None,
+            **error_fields(rejection),
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )

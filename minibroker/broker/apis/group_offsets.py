@@ -19,8 +19,9 @@ from minibroker.broker.apis.base import (
     SingleForm,
     SingleScope,
     WorkerScope,
+    all_results,
+    parts_by_owner,
 )
-from minibroker.broker.apis.topic_names import requested_name, unknown_topic
 from minibroker.broker.apis.transaction_verification import (
     ProducerSession,
     TransactionSupport,
@@ -71,6 +72,14 @@ from minibroker_protocol.records import NO_SEQUENCE
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.types import ZERO_UUID
 
+
+def unknown_topic(name: str | None, *, by_id: bool) -> ErrorCode:
+    """Error of a partition that does not exist; ``name`` is None if its topic does not either."""
+    if by_id and name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 # OffsetCommit (8) ---------------------------------------------------------------------------------
 #
 # Commit offsets of a group. Versions 2-10, with topic ids since version 10. In versions 2 to 4, the
@@ -112,7 +121,7 @@ def _split_commit(ctx: Context, request: OffsetCommitRequest) -> Mapping[Owner, 
     """Send the offsets of existing partitions to the group's owner."""
     offsets: dict[tuple[str, int], CommitPosition] = {}
     for topic in request.topics:
-        name = _committed_name(ctx, topic)
+        name = ctx.topic_name(topic.name, topic.topic_id, ids_since=COMMIT_TOPIC_IDS_SINCE)
         for each in topic.partitions:
             if name is not None and ctx.image.partition(name, each.partition_index) is not None:
                 offsets[name, each.partition_index] = CommitPosition(
@@ -134,12 +143,6 @@ def _split_commit(ctx: Context, request: OffsetCommitRequest) -> Mapping[Owner, 
     return {ctx.group_owner(request.group_id): part}
 
 
-def _committed_name(ctx: Context, topic: OffsetCommitRequestTopic) -> str | None:
-    return requested_name(
-        ctx, topic.name, topic.topic_id, by_id=ctx.version >= COMMIT_TOPIC_IDS_SINCE
-    )
-
-
 def _commit(scope: WorkerScope, part: OffsetCommitPart) -> OffsetCommitReply:
     """Write the offsets if the group accepts the commit."""
     now_ms = scope.wall_ms()
@@ -157,7 +160,7 @@ def _merge_commit(
     ctx: Context, request: OffsetCommitRequest, replies: Mapping[Owner, OffsetCommitReply]
 ) -> OffsetCommitResponse:
     """Return one error per partition, in the order of the request."""
-    errors = {key: error for reply in replies.values() for key, error in reply.items()}
+    errors = all_results(replies)
     return OffsetCommitResponse(
         topics=[_committed_topic(ctx, topic, errors) for topic in request.topics]
     )
@@ -166,7 +169,7 @@ def _merge_commit(
 def _committed_topic(
     ctx: Context, topic: OffsetCommitRequestTopic, errors: OffsetCommitReply
 ) -> OffsetCommitResponseTopic:
-    name = _committed_name(ctx, topic)
+    name = ctx.topic_name(topic.name, topic.topic_id, ids_since=COMMIT_TOPIC_IDS_SINCE)
     missing = unknown_topic(name, by_id=ctx.version >= COMMIT_TOPIC_IDS_SINCE)
     partitions = []
     for each in topic.partitions:
@@ -287,7 +290,10 @@ def _split_txn_commit(
             each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
         )
         for topic in request.topics
-        if (name := _txn_committed_name(ctx, topic)) is not None
+        if (
+            name := ctx.topic_name(topic.name, topic.topic_id, ids_since=TXN_COMMIT_TOPIC_IDS_SINCE)
+        )
+        is not None
         for each in topic.partitions
         if ctx.image.partition(name, each.partition_index) is not None
     }
@@ -306,13 +312,6 @@ def _split_txn_commit(
         requested_support(ctx, generic_since=GENERIC_ERRORS_SINCE, add_since=ADDED_SINCE),
     )
     return {ctx.group_owner(request.group_id): part}
-
-
-def _txn_committed_name(ctx: Context, topic: TxnOffsetCommitRequestTopic) -> str | None:
-    """The name of a topic of the request; None if there is no such topic."""
-    return requested_name(
-        ctx, topic.name, topic.topic_id, by_id=ctx.version >= TXN_COMMIT_TOPIC_IDS_SINCE
-    )
 
 
 async def commit_in_transaction(
@@ -342,7 +341,7 @@ def _merge_txn_commit(
     ctx: Context, request: TxnOffsetCommitRequest, replies: Mapping[Owner, TxnOffsetCommitReply]
 ) -> TxnOffsetCommitResponse:
     """Return one error per partition, in the order of the request."""
-    errors = {key: error for reply in replies.values() for key, error in reply.items()}
+    errors = all_results(replies)
 
     return TxnOffsetCommitResponse(
         topics=[_txn_committed_topic(ctx, request, each, errors) for each in request.topics]
@@ -355,7 +354,7 @@ def _txn_committed_topic(
     topic: TxnOffsetCommitRequestTopic,
     errors: TxnOffsetCommitReply,
 ) -> TxnOffsetCommitResponseTopic:
-    name = _txn_committed_name(ctx, topic)
+    name = ctx.topic_name(topic.name, topic.topic_id, ids_since=TXN_COMMIT_TOPIC_IDS_SINCE)
 
     def error(index: int) -> ErrorCode:
         if name is None or ctx.image.partition(name, index) is None:
@@ -450,21 +449,20 @@ OffsetFetchReply = dict[int, FetchedGroup]
 
 def _split_fetch(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, OffsetFetchPart]:
     """Send each group to its owner."""
-    parts: dict[Owner, list[RequestedGroup]] = {}
-    for place, group in enumerate(_requested_groups(ctx, request)):
-        topics = None
-        if group.topics is not None:
-            topics = tuple(_known(ctx, group.topics))
-        part = RequestedGroup(
-            place,
-            group.group_id,
-            topics,
-            group.member_id,
-            group.member_epoch,
-            request.require_stable,
+    return parts_by_owner(
+        (
+            ctx.group_owner(group.group_id),
+            RequestedGroup(
+                place,
+                group.group_id,
+                None if group.topics is None else tuple(_known(ctx, group.topics)),
+                group.member_id,
+                group.member_epoch,
+                request.require_stable,
+            ),
         )
-        parts.setdefault(ctx.group_owner(group.group_id), []).append(part)
-    return {owner: tuple(groups) for owner, groups in parts.items()}
+        for place, group in enumerate(_requested_groups(ctx, request))
+    )
 
 
 def _requested_groups(ctx: Context, request: OffsetFetchRequest) -> list[OffsetFetchRequestGroup]:
@@ -544,7 +542,7 @@ def _merge_fetch(
     ctx: Context, request: OffsetFetchRequest, replies: Mapping[Owner, OffsetFetchReply]
 ) -> OffsetFetchResponse:
     """Return the groups in the order of the request."""
-    found = {place: fetched for reply in replies.values() for place, fetched in reply.items()}
+    found = all_results(replies)
     groups = [
         _fetched_group(ctx, group, found[place])
         for place, group in enumerate(_requested_groups(ctx, request))

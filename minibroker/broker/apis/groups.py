@@ -7,8 +7,8 @@ are records of `groups.events`. Invariant: a group's requests have one owner. In
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from minibroker.broker.apis.base import (
     SPECIAL,
@@ -19,9 +19,10 @@ from minibroker.broker.apis.base import (
     SingleForm,
     SingleScope,
     WorkerScope,
+    all_results,
+    parts_by_owner,
     without_owner,
 )
-from minibroker.broker.apis.operations import GROUP_OPERATIONS, NOT_ASKED
 from minibroker.broker.apis.unserved import CONSUMER_GROUPS
 from minibroker.broker.groups.description import GroupDescription
 from minibroker.broker.groups.events import (
@@ -34,7 +35,7 @@ from minibroker.broker.groups.events import (
     SyncRequested,
     SyncResult,
 )
-from minibroker.broker.security.acl import Operation
+from minibroker.broker.security.acl import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, Operation
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
@@ -81,20 +82,28 @@ from minibroker_protocol.registry import ApiKey
 # at most one rebalance timeout later. Kafka's counterpart is ``GroupCoordinatorService.joinGroup``.
 
 
+Event = TypeVar("Event")
+
 REBALANCE_TIMEOUT_SINCE: Final = 1
 MEMBER_ID_REQUIRED_SINCE: Final = 4
 NULLABLE_PROTOCOL_SINCE: Final = 7
 SKIP_ASSIGNMENT_SINCE: Final = 9
 
 
-class JoinGroupPart(NamedTuple):
-    """The group and the join request of one member."""
+class GroupPart(NamedTuple, Generic[Event]):
+    """A group, and the request of one of its members."""
 
     group_id: str
-    event: JoinRequested
+    event: Event
 
 
-def _split_join(ctx: Context, request: JoinGroupRequest) -> Mapping[Owner, JoinGroupPart]:
+def _to_owner(ctx: Context, group_id: str, event: Event) -> Mapping[Owner, GroupPart[Event]]:
+    return {ctx.group_owner(group_id): GroupPart(group_id, event)}
+
+
+def _split_join(
+    ctx: Context, request: JoinGroupRequest
+) -> Mapping[Owner, GroupPart[JoinRequested]]:
     """Send the request to the group's owner."""
     both = request.session_timeout_ms
     event = JoinRequested(
@@ -112,10 +121,10 @@ def _split_join(ctx: Context, request: JoinGroupRequest) -> Mapping[Owner, JoinG
         require_known_member_id=ctx.version >= MEMBER_ID_REQUIRED_SINCE,
         can_skip_assignment=ctx.version >= SKIP_ASSIGNMENT_SINCE,
     )
-    return {ctx.group_owner(request.group_id): JoinGroupPart(request.group_id, event)}
+    return _to_owner(ctx, request.group_id, event)
 
 
-def _join(scope: WorkerScope, part: JoinGroupPart) -> JoinResult | Awaitable[JoinResult]:
+def _join(scope: WorkerScope, part: GroupPart[JoinRequested]) -> JoinResult | Awaitable[JoinResult]:
     """Join the group; the result may be awaitable."""
     return scope.groups.join(part.group_id, part.event)
 
@@ -149,7 +158,7 @@ def _merge_join(
     )
 
 
-JOIN_GROUP: Api[JoinGroupRequest, JoinGroupPart, JoinResult, JoinGroupResponse] = Api(
+JOIN_GROUP: Api[JoinGroupRequest, GroupPart[JoinRequested], JoinResult, JoinGroupResponse] = Api(
     key=ApiKey.JOIN_GROUP,
     versions=(0, 9),
     requires=(Requires(Operation.READ, Meaning.GROUP),),
@@ -172,14 +181,9 @@ JOIN_GROUP: Api[JoinGroupRequest, JoinGroupPart, JoinResult, JoinGroupResponse] 
 PROTOCOL_SINCE: Final = 5
 
 
-class SyncGroupPart(NamedTuple):
-    """The group and the sync request of one member."""
-
-    group_id: str
-    event: SyncRequested
-
-
-def _split_sync(ctx: Context, request: SyncGroupRequest) -> Mapping[Owner, SyncGroupPart]:
+def _split_sync(
+    ctx: Context, request: SyncGroupRequest
+) -> Mapping[Owner, GroupPart[SyncRequested]]:
     """Send the request to the group's owner, unless the protocol is missing."""
     if _lacks_protocol(ctx, request):
         return {}
@@ -191,14 +195,14 @@ def _split_sync(ctx: Context, request: SyncGroupRequest) -> Mapping[Owner, SyncG
         protocol_name=request.protocol_name,
         assignments=tuple((each.member_id, each.assignment) for each in request.assignments),
     )
-    return {ctx.group_owner(request.group_id): SyncGroupPart(request.group_id, event)}
+    return _to_owner(ctx, request.group_id, event)
 
 
 def _lacks_protocol(ctx: Context, request: SyncGroupRequest) -> bool:
     return ctx.version >= PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name)
 
 
-def _sync(scope: WorkerScope, part: SyncGroupPart) -> SyncResult | Awaitable[SyncResult]:
+def _sync(scope: WorkerScope, part: GroupPart[SyncRequested]) -> SyncResult | Awaitable[SyncResult]:
     """Return the assignment; the result may be awaitable."""
     return scope.groups.sync(part.group_id, part.event)
 
@@ -217,7 +221,7 @@ def _merge_sync(
     )
 
 
-SYNC_GROUP: Api[SyncGroupRequest, SyncGroupPart, SyncResult, SyncGroupResponse] = Api(
+SYNC_GROUP: Api[SyncGroupRequest, GroupPart[SyncRequested], SyncResult, SyncGroupResponse] = Api(
     key=ApiKey.SYNC_GROUP,
     versions=(0, 5),
     requires=(Requires(Operation.READ, Meaning.GROUP),),
@@ -234,24 +238,19 @@ SYNC_GROUP: Api[SyncGroupRequest, SyncGroupPart, SyncResult, SyncGroupResponse] 
 # rebalance. Kafka's counterpart is ``GroupCoordinatorService.heartbeat``.
 
 
-class HeartbeatPart(NamedTuple):
-    """The group and the heartbeat of one member."""
-
-    group_id: str
-    event: HeartbeatReceived
-
-
-def _split_heartbeat(ctx: Context, request: HeartbeatRequest) -> Mapping[Owner, HeartbeatPart]:
+def _split_heartbeat(
+    ctx: Context, request: HeartbeatRequest
+) -> Mapping[Owner, GroupPart[HeartbeatReceived]]:
     """Send the request to the group's owner."""
     event = HeartbeatReceived(
         member_id=request.member_id,
         generation=request.generation_id,
         group_instance_id=request.group_instance_id,
     )
-    return {ctx.group_owner(request.group_id): HeartbeatPart(request.group_id, event)}
+    return _to_owner(ctx, request.group_id, event)
 
 
-def _heartbeat(scope: WorkerScope, part: HeartbeatPart) -> ErrorCode:
+def _heartbeat(scope: WorkerScope, part: GroupPart[HeartbeatReceived]) -> ErrorCode:
     """Extend the session; return an error if the member is unknown or must rejoin."""
     return scope.groups.heartbeat(part.group_id, part.event).error
 
@@ -278,16 +277,14 @@ def _heartbeat_in_one_step(
     return (0, error) if error is ErrorCode.NONE else None
 
 
-_HEARTBEAT_SINGLE: Final = SingleForm(Shape(), _heartbeat_in_one_step)
-
-HEARTBEAT: Api[HeartbeatRequest, HeartbeatPart, ErrorCode, HeartbeatResponse] = Api(
+HEARTBEAT: Api[HeartbeatRequest, GroupPart[HeartbeatReceived], ErrorCode, HeartbeatResponse] = Api(
     key=ApiKey.HEARTBEAT,
     versions=(0, 4),
     requires=(Requires(Operation.READ, Meaning.GROUP),),
     split=_split_heartbeat,
     execute=_heartbeat,
     merge=_merge_heartbeat,
-    single=_HEARTBEAT_SINGLE,
+    single=SingleForm(Shape(), _heartbeat_in_one_step),
 )
 
 
@@ -302,14 +299,9 @@ HEARTBEAT: Api[HeartbeatRequest, HeartbeatPart, ErrorCode, HeartbeatResponse] = 
 SEVERAL_MEMBERS_SINCE: Final = 3
 
 
-class LeaveGroupPart(NamedTuple):
-    """The group and the members that leave."""
-
-    group_id: str
-    event: LeaveRequested
-
-
-def _split_leave(ctx: Context, request: LeaveGroupRequest) -> Mapping[Owner, LeaveGroupPart]:
+def _split_leave(
+    ctx: Context, request: LeaveGroupRequest
+) -> Mapping[Owner, GroupPart[LeaveRequested]]:
     """Send the request to the group's owner."""
     if ctx.version < SEVERAL_MEMBERS_SINCE:
         members: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
@@ -319,10 +311,10 @@ def _split_leave(ctx: Context, request: LeaveGroupRequest) -> Mapping[Owner, Lea
             for each in request.members
         )
     event = LeaveRequested(members=members)
-    return {ctx.group_owner(request.group_id): LeaveGroupPart(request.group_id, event)}
+    return _to_owner(ctx, request.group_id, event)
 
 
-def _leave(scope: WorkerScope, part: LeaveGroupPart) -> LeaveResult:
+def _leave(scope: WorkerScope, part: GroupPart[LeaveRequested]) -> LeaveResult:
     """Remove the members."""
     return scope.groups.leave(part.group_id, part.event)
 
@@ -349,13 +341,15 @@ def _merge_leave(
     )
 
 
-LEAVE_GROUP: Api[LeaveGroupRequest, LeaveGroupPart, LeaveResult, LeaveGroupResponse] = Api(
-    key=ApiKey.LEAVE_GROUP,
-    versions=(0, 5),
-    requires=(Requires(Operation.READ, Meaning.GROUP),),
-    split=_split_leave,
-    execute=_leave,
-    merge=_merge_leave,
+LEAVE_GROUP: Api[LeaveGroupRequest, GroupPart[LeaveRequested], LeaveResult, LeaveGroupResponse] = (
+    Api(
+        key=ApiKey.LEAVE_GROUP,
+        versions=(0, 5),
+        requires=(Requires(Operation.READ, Meaning.GROUP),),
+        split=_split_leave,
+        execute=_leave,
+        merge=_merge_leave,
+    )
 )
 
 
@@ -370,21 +364,21 @@ LEAVE_GROUP: Api[LeaveGroupRequest, LeaveGroupPart, LeaveResult, LeaveGroupRespo
 DEAD: Final = "Dead"
 NOT_FOUND_SINCE: Final = 6
 
-DescribeGroupsPart = tuple[str, ...]
+GroupIds = tuple[str, ...]
 DescribeGroupsReply = dict[str, GroupDescription | ErrorCode]
 
 
-def _split_description(
-    ctx: Context, request: DescribeGroupsRequest
-) -> Mapping[Owner, DescribeGroupsPart]:
+def _split_description(ctx: Context, request: DescribeGroupsRequest) -> Mapping[Owner, GroupIds]:
     """Send to each owner the ids of its groups."""
-    parts: dict[Owner, list[str]] = {}
-    for group_id in dict.fromkeys(request.groups):
-        parts.setdefault(ctx.group_owner(group_id), []).append(group_id)
-    return {owner: tuple(ids) for owner, ids in parts.items()}
+    return _ids_by_owner(ctx, request.groups)
 
 
-def _describe(scope: WorkerScope, part: DescribeGroupsPart) -> DescribeGroupsReply:
+def _ids_by_owner(ctx: Context, group_ids: Iterable[str]) -> Mapping[Owner, GroupIds]:
+    """The ids of the groups of each owner, without duplicates."""
+    return parts_by_owner((ctx.group_owner(each), each) for each in dict.fromkeys(group_ids))
+
+
+def _describe(scope: WorkerScope, part: GroupIds) -> DescribeGroupsReply:
     """Describe each group, or return the error for a missing one."""
     groups = scope.groups
     return {
@@ -397,8 +391,8 @@ def _merge_descriptions(
     ctx: Context, request: DescribeGroupsRequest, replies: Mapping[Owner, DescribeGroupsReply]
 ) -> DescribeGroupsResponse:
     """Return the groups in the order of the request."""
-    found = {group_id: shown for reply in replies.values() for group_id, shown in reply.items()}
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    found = all_results(replies)
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
     return DescribeGroupsResponse(
         groups=[
             _described_group(ctx, group_id, found[group_id], operations)
@@ -419,7 +413,7 @@ def _described_group(
         if ctx.version >= NOT_FOUND_SINCE:
             missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             missing.error_message = f"Group {group_id} not found."
-            missing.authorized_operations = NOT_ASKED
+            missing.authorized_operations = OPERATIONS_NOT_ASKED
         return missing
     return DescribedGroup(
         group_id=group_id,
@@ -442,7 +436,7 @@ def _described_group(
 
 
 DESCRIBE_GROUPS: Api[
-    DescribeGroupsRequest, DescribeGroupsPart, DescribeGroupsReply, DescribeGroupsResponse
+    DescribeGroupsRequest, GroupIds, DescribeGroupsReply, DescribeGroupsResponse
 ] = Api(
     key=ApiKey.DESCRIBE_GROUPS,
     versions=(0, 6),
@@ -542,19 +536,15 @@ LIST_GROUPS: Api[ListGroupsRequest, ListGroupsPart, ListGroupsReply, ListGroupsR
 # ``GroupCoordinatorShard.deleteGroups``.
 
 
-DeleteGroupsPart = tuple[str, ...]
 DeleteGroupsReply = dict[str, ErrorCode]
 
 
-def _split_deletion(ctx: Context, request: DeleteGroupsRequest) -> Mapping[Owner, DeleteGroupsPart]:
-    """Send to each owner the ids of its groups, without duplicates."""
-    parts: dict[Owner, list[str]] = {}
-    for group_id in dict.fromkeys(request.groups_names):
-        parts.setdefault(ctx.group_owner(group_id), []).append(group_id)
-    return {owner: tuple(ids) for owner, ids in parts.items()}
+def _split_deletion(ctx: Context, request: DeleteGroupsRequest) -> Mapping[Owner, GroupIds]:
+    """Send to each owner the ids of its groups."""
+    return _ids_by_owner(ctx, request.groups_names)
 
 
-def _delete(scope: WorkerScope, part: DeleteGroupsPart) -> DeleteGroupsReply:
+def _delete(scope: WorkerScope, part: GroupIds) -> DeleteGroupsReply:
     """Delete the groups; return an error for each."""
     return {group_id: scope.groups.delete_group(group_id) for group_id in part}
 
@@ -563,7 +553,7 @@ def _merge_deletions(
     _ctx: Context, request: DeleteGroupsRequest, replies: Mapping[Owner, DeleteGroupsReply]
 ) -> DeleteGroupsResponse:
     """Return one error per group."""
-    errors = {group_id: error for reply in replies.values() for group_id, error in reply.items()}
+    errors = all_results(replies)
     return DeleteGroupsResponse(
         results=[
             DeletableGroupResult(group_id=group_id, error_code=errors[group_id])
@@ -572,9 +562,7 @@ def _merge_deletions(
     )
 
 
-DELETE_GROUPS: Api[
-    DeleteGroupsRequest, DeleteGroupsPart, DeleteGroupsReply, DeleteGroupsResponse
-] = Api(
+DELETE_GROUPS: Api[DeleteGroupsRequest, GroupIds, DeleteGroupsReply, DeleteGroupsResponse] = Api(
     key=ApiKey.DELETE_GROUPS,
     versions=(0, 3),
     requires=(Requires(Operation.DELETE, Meaning.GROUP),),

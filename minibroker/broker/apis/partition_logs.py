@@ -11,7 +11,15 @@ from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
+from minibroker.broker.apis.base import (
+    Api,
+    Context,
+    Owner,
+    Requires,
+    WorkerScope,
+    all_results,
+    parts_by_owner,
+)
 from minibroker.broker.log.batch_search import LargeBatchError, TimestampOffset
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.producers import Producer
@@ -109,26 +117,24 @@ ListOffsetsReply = dict[tuple[str, int], OffsetResult]
 
 def _split_list(ctx: Context, request: ListOffsetsRequest) -> Mapping[Owner, ListOffsetsPart]:
     """The existing partitions by owner, without those that the request contains twice."""
-    parts: dict[Owner, list[OffsetQuery]] = {}
     repeated = _repeated_partitions(request)
-    for topic in request.topics:
-        for partition in topic.partitions:
-            if (
-                (topic.name, partition.partition_index) in repeated
-                or not _is_supported(ctx, partition)
-                or ctx.image.partition(topic.name, partition.partition_index) is None
-            ):
-                continue
-            owner = ctx.partition_owner(topic.name, partition.partition_index)
-            query = OffsetQuery(
+    return parts_by_owner(
+        (
+            ctx.partition_owner(topic.name, each.partition_index),
+            OffsetQuery(
                 topic.name,
-                partition.partition_index,
-                partition.timestamp,
-                partition.current_leader_epoch,
+                each.partition_index,
+                each.timestamp,
+                each.current_leader_epoch,
                 request.isolation_level == READ_COMMITTED,
-            )
-            parts.setdefault(owner, []).append(query)
-    return {owner: tuple(entries) for owner, entries in parts.items()}
+            ),
+        )
+        for topic in request.topics
+        for each in topic.partitions
+        if (topic.name, each.partition_index) not in repeated
+        and _is_supported(ctx, each)
+        and ctx.image.partition(topic.name, each.partition_index) is not None
+    )
 
 
 def _repeated_partitions(request: ListOffsetsRequest) -> set[tuple[str, int]]:
@@ -245,9 +251,7 @@ def _merge_list(
     ctx: Context, request: ListOffsetsRequest, replies: Mapping[Owner, ListOffsetsReply]
 ) -> ListOffsetsResponse:
     """All partitions in the order of the request."""
-    found: ListOffsetsReply = {}
-    for reply in replies.values():
-        found.update(reply)
+    found = all_results(replies)
     repeated = _repeated_partitions(request)
     return ListOffsetsResponse(
         topics=[
@@ -324,19 +328,15 @@ _UNKNOWN_EPOCH = EpochResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 def _split_epochs(ctx: Context, request: OffsetForLeaderEpochRequest) -> Mapping[Owner, EpochPart]:
     """The partitions that exist, by owner."""
-    parts: dict[Owner, list[EpochQuery]] = {}
-    for topic in request.topics:
-        for partition in topic.partitions:
-            if ctx.image.partition(topic.topic, partition.partition) is not None:
-                owner = ctx.partition_owner(topic.topic, partition.partition)
-                query = EpochQuery(
-                    topic.topic,
-                    partition.partition,
-                    partition.current_leader_epoch,
-                    partition.leader_epoch,
-                )
-                parts.setdefault(owner, []).append(query)
-    return {owner: tuple(queries) for owner, queries in parts.items()}
+    return parts_by_owner(
+        (
+            ctx.partition_owner(topic.topic, each.partition),
+            EpochQuery(topic.topic, each.partition, each.current_leader_epoch, each.leader_epoch),
+        )
+        for topic in request.topics
+        for each in topic.partitions
+        if ctx.image.partition(topic.topic, each.partition) is not None
+    )
 
 
 def _find_epochs(scope: WorkerScope, part: EpochPart) -> EpochReply:
@@ -359,9 +359,7 @@ def _merge_epochs(
     _ctx: Context, request: OffsetForLeaderEpochRequest, replies: Mapping[Owner, EpochReply]
 ) -> OffsetForLeaderEpochResponse:
     """All partitions in the order of the request."""
-    results: EpochReply = {}
-    for reply in replies.values():
-        results.update(reply)
+    results = all_results(replies)
     topics = []
     for topic in request.topics:
         partitions = []
@@ -423,16 +421,16 @@ DeletionReply = dict[tuple[str, int], DeletionResult]
 
 def _split_deletion(ctx: Context, request: DeleteRecordsRequest) -> Mapping[Owner, DeletionPart]:
     """The existing partitions by owner, without those whose topic is rejected."""
-    parts: dict[Owner, list[DeletionQuery]] = {}
-    for topic in request.topics:
-        if _deletion_problem(ctx, topic.name) != ErrorCode.NONE:
-            continue
-        for partition in topic.partitions:
-            if ctx.image.partition(topic.name, partition.partition_index) is not None:
-                owner = ctx.partition_owner(topic.name, partition.partition_index)
-                query = DeletionQuery(topic.name, partition.partition_index, partition.offset)
-                parts.setdefault(owner, []).append(query)
-    return {owner: tuple(entries) for owner, entries in parts.items()}
+    return parts_by_owner(
+        (
+            ctx.partition_owner(topic.name, each.partition_index),
+            DeletionQuery(topic.name, each.partition_index, each.offset),
+        )
+        for topic in request.topics
+        if _deletion_problem(ctx, topic.name) == ErrorCode.NONE
+        for each in topic.partitions
+        if ctx.image.partition(topic.name, each.partition_index) is not None
+    )
 
 
 def _deletion_problem(ctx: Context, name: str) -> ErrorCode:
@@ -465,9 +463,7 @@ def _merge_deletion(
     ctx: Context, request: DeleteRecordsRequest, replies: Mapping[Owner, DeletionReply]
 ) -> DeleteRecordsResponse:
     """All partitions in the order of the request."""
-    done: DeletionReply = {}
-    for reply in replies.values():
-        done.update(reply)
+    done = all_results(replies)
     results = []
     for topic in request.topics:
         error = _deletion_problem(ctx, topic.name)
@@ -525,13 +521,12 @@ def _split_producers(
     ctx: Context, request: DescribeProducersRequest
 ) -> Mapping[Owner, ProducersPart]:
     """The existing partitions by owner."""
-    parts: dict[Owner, list[tuple[str, int]]] = {}
-    for topic in request.topics:
-        for index in topic.partition_indexes:
-            if ctx.image.partition(topic.name, index) is not None:
-                owner = ctx.partition_owner(topic.name, index)
-                parts.setdefault(owner, []).append((topic.name, index))
-    return {owner: tuple(partitions) for owner, partitions in parts.items()}
+    return parts_by_owner(
+        (ctx.partition_owner(topic.name, index), (topic.name, index))
+        for topic in request.topics
+        for index in topic.partition_indexes
+        if ctx.image.partition(topic.name, index) is not None
+    )
 
 
 def _describe_producers(scope: WorkerScope, part: ProducersPart) -> ProducersReply:
@@ -560,9 +555,7 @@ def _merge_producers(
     ctx: Context, request: DescribeProducersRequest, replies: Mapping[Owner, ProducersReply]
 ) -> DescribeProducersResponse:
     """All partitions in the order of the request."""
-    results: ProducersReply = {}
-    for reply in replies.values():
-        results.update(reply)
+    results = all_results(replies)
     return DescribeProducersResponse(
         topics=[_producers_topic(ctx, topic, results) for topic in request.topics]
     )

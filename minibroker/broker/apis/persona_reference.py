@@ -10,8 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from minibroker.broker.apis.registry import APIS
-from minibroker.broker.apis.serving import narrowed
+from minibroker.broker.apis.registry import APIS, narrowed
 from minibroker.broker.metadata.features import DESCRIPTIVE, FEATURES
 from minibroker.broker.personas.persona import ALL, DELAYED, MUTED, NAMES, NONE, OWN, Persona, load
 from minibroker_protocol import registry

@@ -1,13 +1,16 @@
-"""Registry of the served APIs by key; only these are advertised, if the settings allow it.
+"""The served APIs by key, and what one broker serves and advertises of them.
 
-Checks that every advertised version has a schema. Invariant: exactly one module serves a key.
-In Kafka: ``ApiKeys`` and the dispatch of ``KafkaApis.handle``.
+Checks that every advertised version has a schema, and owns how a persona narrows the registry.
+Invariant: exactly one API serves a key; without a persona the registry is served as it is, and
+with one, a version is served only if both have it. In Kafka: ``ApiKeys``, ``ApiVersionManager`` and
+the dispatch of ``KafkaApis.handle``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.broker.apis import (
     acls,
@@ -18,7 +21,6 @@ from minibroker.broker.apis import (
     configs,
     control_requests,
     delegation_tokens,
-    fetch,
     find_coordinator,
     group_offsets,
     groups,
@@ -36,8 +38,13 @@ from minibroker.broker.apis import (
 from minibroker.broker.apis.authorization.wrap import with_authorization_check
 from minibroker.broker.apis.base import ServedApi, ServedVersions
 from minibroker.broker.apis.control_requests import CONTROL_REQUESTS
+from minibroker.broker.apis.fetch import API
 from minibroker.broker.settings import ADVERTISE_CONTROLLER_REQUESTS, ZOOKEEPER_CONNECT, Settings
+from minibroker.broker.settings.definitions import PERSONA
 from minibroker_protocol import registry
+
+if TYPE_CHECKING:
+    from minibroker.broker.personas.persona import Persona
 
 
 def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
@@ -66,7 +73,7 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         *configs.APIS,
         *control_requests.APIS,
         *delegation_tokens.APIS,
-        fetch.API,
+        API,
         find_coordinator.API,
         *group_offsets.APIS,
         *groups.APIS,
@@ -96,3 +103,43 @@ def advertised(settings: Settings) -> ServedVersions:
         for api in APIS.values()
         if everything or api.key not in CONTROL_REQUESTS
     }
+
+
+class Serving(NamedTuple):
+    """The served APIs by key, and the versions that ApiVersions lists."""
+
+    apis: Mapping[int, ServedApi]
+    advertised: ServedVersions
+
+
+def serving(settings: Settings) -> Serving:
+    """Return what a broker with these settings serves."""
+    persona = settings[PERSONA]
+    if persona is None:
+        return Serving(APIS, advertised(settings))
+    apis = narrowed(APIS, persona)
+    return Serving(apis, {api.key: api.versions for api in apis.values()})
+
+
+def served_versions(apis: Mapping[int, ServedApi]) -> dict[int, tuple[int, int]]:
+    """The lowest and the highest version of each API that requests may have."""
+    return {
+        key: (api.versions[0] if api.served_from is None else api.served_from, api.versions[1])
+        for key, api in apis.items()
+    }
+
+
+def narrowed(apis: Mapping[int, ServedApi], persona: Persona) -> dict[int, ServedApi]:
+    """Return the APIs that a persona has, each in the versions of both."""
+    found = {}
+    for key, api in apis.items():
+        if key not in persona.versions:
+            continue
+        low, high = api.versions
+        listed = max(low, persona.versions[key].low), min(high, persona.versions[key].high)
+        served_from = max(listed[0], low if api.served_from is None else api.served_from)
+        if served_from <= listed[1]:
+            # Versions that are listed but not served have no schema; there may be none of them.
+            starts_later = served_from if served_from > listed[0] else None
+            found[key] = replace(api, versions=listed, served_from=starts_later)
+    return found

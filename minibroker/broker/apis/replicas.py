@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from minibroker.broker.apis.base import Context, Requires, without_owner
+from minibroker.broker.apis.base import Context, Requires, error_fields, without_owner
 from minibroker.broker.metadata.image import ChangeRejected, Image
 from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
@@ -195,8 +195,7 @@ def _reassignment_result(
     problem = _reassignment_problem(image, topic, wanted)
     return ReassignablePartitionResponse(
         partition_index=wanted.partition_index,
-        error_code=problem.code if problem else ErrorCode.NONE,
-        error_message=problem.text if problem else None,
+        **error_fields(problem),
     )
 
 

@@ -17,6 +17,7 @@ from minibroker.broker.apis.base import (
     ControllerScope,
     Owner,
     Requires,
+    error_fields,
     without_owner,
 )
 from minibroker.broker.metadata.credentials import CredentialChange, iterations, users
@@ -131,8 +132,7 @@ def _merge_alteration(
         results=[
             AlterUserScramCredentialsResult(
                 user=user,
-                error_code=rejection.code if rejection else ErrorCode.NONE,
-                error_message=rejection.text if rejection else None,
+                **error_fields(rejection),
             )
             for user, rejection in replies[CONTROLLER].items()
         ]

@@ -19,10 +19,10 @@ from minibroker.broker.apis.base import (
     MutationResponse,
     ServedApi,
     at_controller,
+    error_fields,
     without_owner,
 )
 from minibroker.broker.apis.configs import topic_entries
-from minibroker.broker.apis.operations import TOPIC_OPERATIONS
 from minibroker.broker.metadata.image import ChangeRejected, Image, PartitionRegistration, Topic
 from minibroker.broker.metadata.topics import (
     INTERNAL_TO_CLIENTS,
@@ -31,6 +31,7 @@ from minibroker.broker.metadata.topics import (
     TopicOutcome,
     name_problem,
 )
+from minibroker.broker.security.acl import TOPIC_OPERATIONS
 from minibroker.broker.settings import DELETE_TOPIC_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.create_partitions import (
@@ -166,8 +167,7 @@ async def _create_partitions(
         results=[
             CreatePartitionsTopicResult(
                 name=name,
-                error_code=rejection.code if rejection else ErrorCode.NONE,
-                error_message=rejection.text if rejection else None,
+                **error_fields(rejection),
             )
             for name, rejection in rejections.items()
         ]
@@ -260,8 +260,7 @@ def _deletion_response(results: Iterable[_Result]) -> DeleteTopicsResponse:
             DeletableTopicResult(
                 name=result.target.name,
                 topic_id=result.target.topic_id,
-                error_code=result.rejection.code if result.rejection else ErrorCode.NONE,
-                error_message=result.rejection.text if result.rejection else None,
+                **error_fields(result.rejection),
             )
             for result in results
         ]

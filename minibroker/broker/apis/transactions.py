@@ -22,6 +22,8 @@ from minibroker.broker.apis.base import (
     SingleForm,
     SingleScope,
     WorkerScope,
+    all_results,
+    parts_by_owner,
 )
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC, offsets_partition
@@ -245,19 +247,21 @@ def _split_partitions(
     ctx: Context, request: AddPartitionsToTxnRequest
 ) -> Mapping[Owner, AddPartitionsPart]:
     """Send each transaction to its coordinator, unless one of its partitions is rejected."""
-    parts: dict[Owner, list[PartitionsToAdd]] = {}
-    for each in transactions_of(ctx, request):
-        if each.transactional_id and not rejected_partitions(ctx, each.topics):
-            part = PartitionsToAdd(
+    return parts_by_owner(
+        (
+            ctx.transaction_owner(each.transactional_id),
+            PartitionsToAdd(
                 each.transactional_id,
                 each.producer_id,
                 each.producer_epoch,
                 each.verify_only,
                 tuple(partitions_of(each.topics)),
                 client_version=2 if ctx.version >= SEVERAL_TRANSACTIONS_SINCE else 0,
-            )
-            parts.setdefault(ctx.transaction_owner(each.transactional_id), []).append(part)
-    return {owner: tuple(added) for owner, added in parts.items()}
+            ),
+        )
+        for each in transactions_of(ctx, request)
+        if each.transactional_id and not rejected_partitions(ctx, each.topics)
+    )
 
 
 def partitions_of(topics: list[AddPartitionsToTxnTopic]) -> Iterator[tuple[str, int]]:
@@ -304,7 +308,7 @@ def _merge_partitions(
     ctx: Context, request: AddPartitionsToTxnRequest, replies: Mapping[Owner, AddPartitionsReply]
 ) -> AddPartitionsToTxnResponse:
     """Return an error for each partition, in the order of the request."""
-    found = {key: errors for reply in replies.values() for key, errors in reply.items()}
+    found = all_results(replies)
     results = []
     for each in transactions_of(ctx, request):
         errors = dict.fromkeys(partitions_of(each.topics), _INVALID)
@@ -553,10 +557,8 @@ def _split_description(
     ctx: Context, request: DescribeTransactionsRequest
 ) -> Mapping[Owner, DescribeTransactionsPart]:
     """Send to each coordinator its transactional ids."""
-    parts: dict[Owner, list[str]] = {}
-    for transactional_id in filter(None, dict.fromkeys(request.transactional_ids)):
-        parts.setdefault(ctx.transaction_owner(transactional_id), []).append(transactional_id)
-    return {owner: tuple(ids) for owner, ids in parts.items()}
+    ids = filter(None, dict.fromkeys(request.transactional_ids))
+    return parts_by_owner((ctx.transaction_owner(each), each) for each in ids)
 
 
 def _describe(scope: WorkerScope, part: DescribeTransactionsPart) -> DescribeTransactionsReply:
@@ -570,7 +572,7 @@ def _merge_descriptions(
     replies: Mapping[Owner, DescribeTransactionsReply],
 ) -> DescribeTransactionsResponse:
     """Return the transactional ids in the order of the request."""
-    found = {key: state for reply in replies.values() for key, state in reply.items()}
+    found = all_results(replies)
     return DescribeTransactionsResponse(
         transaction_states=[
             _described_transaction(each, found.get(each, ErrorCode.INVALID_REQUEST))

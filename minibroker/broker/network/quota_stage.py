@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from minibroker.broker.apis.base import Context
-from minibroker.broker.apis.incremental_fetch import is_follower_fetch, throttled_response
+from minibroker.broker.apis.fetch import is_follower_fetch, throttled_response
 from minibroker.broker.apis.registry import APIS
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metadata.quotas import EffectiveQuotas

@@ -26,7 +26,7 @@ from minibroker.broker.apis.api_versions import software_in, unsupported_version
 from minibroker.broker.apis.authorization.wrap import Authorizers
 from minibroker.broker.apis.base import CONTROLLER, Context, Owner, ServedApi
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache, session_ids, slots_of
-from minibroker.broker.apis.serving import serving
+from minibroker.broker.apis.registry import serving
 from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import FetchSessionFigures

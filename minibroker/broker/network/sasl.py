@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.broker.apis import api_versions
 from minibroker.broker.apis.base import Context
-from minibroker.broker.apis.serving import serving
+from minibroker.broker.apis.registry import serving
 from minibroker.broker.metadata.credentials import shapes
 from minibroker.broker.metadata.image import EMPTY, USER, Image
 from minibroker.broker.network.token_credentials import TokenCredentials

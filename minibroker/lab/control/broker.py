@@ -76,7 +76,7 @@ class ControlledBroker:
     def faults(self) -> BrokerFaults:
         """The fault rules."""
         # Imported by the first request about faults: most brokers get none.
-        from minibroker.broker.apis.serving import served_versions, serving
+        from minibroker.broker.apis.registry import served_versions, serving
         from minibroker.lab.control.broker_faults import BrokerFaults, FaultStore
 
         env = self.env

@@ -13,8 +13,8 @@ from minibroker.broker.apis.cluster import (
     UNREGISTER_BROKER,
     UPDATE_FEATURES,
 )
-from minibroker.broker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED
 from minibroker.broker.metadata.features import TRANSACTION_VERSION
+from minibroker.broker.security.acl import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from minibroker_protocol.messages.describe_cluster import DescribeClusterRequest
@@ -45,7 +45,7 @@ async def test_cluster_is_described_with_listener_address(make_apis: Any, versio
         "r1",
     )
     assert not broker.is_fenced
-    assert response.cluster_authorized_operations == NOT_ASKED
+    assert response.cluster_authorized_operations == OPERATIONS_NOT_ASKED
 
 
 async def test_authorized_operations_are_included_if_requested(apis: Any) -> None:

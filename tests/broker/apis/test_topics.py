@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.apis.operations import TOPIC_OPERATIONS
 from minibroker.broker.apis.topics import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
@@ -15,6 +14,7 @@ from minibroker.broker.apis.topics import (
 )
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC
 from minibroker.broker.metadata.topics import NewTopic
+from minibroker.broker.security.acl import TOPIC_OPERATIONS
 from minibroker.broker.settings import TOPIC_SETTINGS
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.create_partitions import (

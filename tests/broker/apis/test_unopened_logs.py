@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.apis import fetch, produce
+from minibroker.broker.apis import produce
 from minibroker.broker.apis.base import Api
+from minibroker.broker.apis.fetch import API
 from minibroker.broker.apis.partition_logs import (
     DELETE_RECORDS,
     LIST_OFFSETS,
@@ -39,7 +40,7 @@ REQUESTS: list[tuple[AnyApi, int, Message]] = [
         ),
     ),
     (
-        fetch.API,
+        API,
         11,
         f.FetchRequest(topics=[f.FetchTopic(topic="t", partitions=[f.FetchPartition()])]),
     ),

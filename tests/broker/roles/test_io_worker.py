@@ -13,7 +13,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.apis import fetch, produce
+from minibroker.broker.apis import produce
+from minibroker.broker.apis.fetch import FetchPart
 from minibroker.broker.apis.group_offsets import CommitPosition, OffsetCommitPart
 from minibroker.broker.apis.partition_fetch import FetchQuery
 from minibroker.broker.groups.events import CommitRequested
@@ -179,7 +180,7 @@ def outcome(reply: ApiReply) -> produce.ProduceOutcome:
 
 def wait_for(offset: int, deadline: float) -> ApiPart:
     wanted = FetchQuery("t", mine("t"), offset, 1000, -1, -1)
-    return ApiPart(ApiKey.FETCH, fetch.FetchPart((wanted,), 1000, 1, deadline))
+    return ApiPart(ApiKey.FETCH, FetchPart((wanted,), 1000, 1, deadline))
 
 
 async def test_parts_are_executed_and_their_work_is_measured(

@@ -26,10 +26,9 @@ from minibroker.broker.apis.delegation_tokens import (
     requested_owner,
     requests_problem,
 )
+from minibroker.broker.apis.fetch import is_follower_fetch
 from minibroker.broker.apis.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from minibroker.broker.apis.group_offsets import SEVERAL_GROUPS_SINCE
-from minibroker.broker.apis.incremental_fetch import is_follower_fetch
-from minibroker.broker.apis.operations import NOT_ASKED
 from minibroker.broker.apis.topics import has_invalid_cursor, names_from_cursor
 from minibroker.broker.apis.transactions import (
     SEVERAL_TRANSACTIONS_SINCE,
@@ -39,7 +38,7 @@ from minibroker.broker.apis.transactions import (
     transactions_of,
     transactions_response,
 )
-from minibroker.broker.security.acl import Operation, Resource
+from minibroker.broker.security.acl import OPERATIONS_NOT_ASKED, Operation, Resource
 from minibroker.broker.security.principal import Principal
 from minibroker.broker.settings import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_ENABLE
 from minibroker_protocol.error_elements import error_element, error_response
@@ -99,7 +98,7 @@ TOPIC_IDS_SINCE: Final = 13
 def fetch(ctx: Context, request: Any) -> Finish | None:
     """Require READ on each topic, or CLUSTER_ACTION for a follower fetch.
 
-    The partitions of a session are checked by ``incremental_fetch``.
+    The partitions of a session are checked by ``apis.fetch``.
     """
     if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
         return None
@@ -174,10 +173,10 @@ def metadata(ctx: Context, request: Any) -> Finish:
                 quietly=True,
             )
         for topic in topics:
-            if topic.topic_authorized_operations != NOT_ASKED and topic.name is not None:
+            if topic.topic_authorized_operations != OPERATIONS_NOT_ASKED and topic.name is not None:
                 topic.topic_authorized_operations = authorized(ctx, Resource.TOPIC, topic.name)
         transactions_response.topics = topics + rejected
-        if transactions_response.cluster_authorized_operations != NOT_ASKED:
+        if transactions_response.cluster_authorized_operations != OPERATIONS_NOT_ASKED:
             transactions_response.cluster_authorized_operations = _cluster_operations(ctx)
         return transactions_response
 
@@ -216,7 +215,7 @@ def describe_cluster(ctx: Context, _request: Any) -> Finish:
     """Allow every caller; fill in the authorized operations if the request asks for them."""
 
     def finish(transactions_response: Any) -> Any:
-        if transactions_response.cluster_authorized_operations != NOT_ASKED:
+        if transactions_response.cluster_authorized_operations != OPERATIONS_NOT_ASKED:
             transactions_response.cluster_authorized_operations = _cluster_operations(ctx)
         return transactions_response
 
@@ -442,11 +441,13 @@ def describe_groups(ctx: Context, request: Any) -> Finish:
 
     def finish(transactions_response: Any) -> Any:
         for group in transactions_response.groups:
-            if group.authorized_operations != NOT_ASKED:
+            if group.authorized_operations != OPERATIONS_NOT_ASKED:
                 group.authorized_operations = authorized(ctx, Resource.GROUP, group.group_id)
         transactions_response.groups += [
             DescribedGroup(
-                group_id=group_id, error_code=_GROUP_DENIED, authorized_operations=NOT_ASKED
+                group_id=group_id,
+                error_code=_GROUP_DENIED,
+                authorized_operations=OPERATIONS_NOT_ASKED,
             )
             for group_id in rejected
         ]

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from minibroker.broker.apis.authorization.checks import allowed, authorized
-from minibroker.broker.apis.operations import TOPIC_OPERATIONS
 from minibroker.broker.apis.registry import APIS
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.security.acl import Operation, Resource
+from minibroker.broker.security.acl import TOPIC_OPERATIONS, Operation, Resource
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

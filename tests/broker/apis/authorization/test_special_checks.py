@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.apis.operations import NOT_ASKED
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.security.acl import Operation, Resource
+from minibroker.broker.security.acl import OPERATIONS_NOT_ASKED, Operation, Resource
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -92,7 +91,7 @@ async def test_authorized_operations_are_those_of_the_principal(apis: Any) -> No
     response = await ask_as(apis, ALICE, asked("seen", "absent", "hidden", **fields), 9)
     found = {topic.name: topic.topic_authorized_operations for topic in response.topics}
     may = 1 << Operation.DESCRIBE
-    assert found == {"seen": may, "absent": may, "hidden": NOT_ASKED}
+    assert found == {"seen": may, "absent": may, "hidden": OPERATIONS_NOT_ASKED}
     assert response.cluster_authorized_operations == 0
 
 
