@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from minibroker.broker.connections.address import client_ip
-from minibroker.broker.quotas.values import limit_text
+from minibroker.broker.quotas.types import limit_text
 
 Answer: TypeAlias = dict[str, Any]
 """The JSON of ``GET /v1/connections``."""

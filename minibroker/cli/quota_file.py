@@ -13,7 +13,7 @@ from typing import Final
 
 from minibroker.broker.quotas.arguments import QUOTA_TYPES
 from minibroker.broker.quotas.file import QuotaFile, QuotaFileError, QuotaLine, parse
-from minibroker.broker.quotas.values import value_text
+from minibroker.broker.quotas.types import value_text
 from minibroker.cli.errors import CliError, InvalidUsage, error_message
 from minibroker.cli.output import emit
 from minibroker.client.errors import BrokerError, check

@@ -14,8 +14,7 @@ from urllib.parse import unquote_plus, urlencode
 
 import click
 
-from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
-from minibroker.broker.quotas.values import limit_text, measured_text
+from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, limit_text, measured_text
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import CommandGroup
 from minibroker.cli.control import control_option, find_control

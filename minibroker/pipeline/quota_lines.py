@@ -12,8 +12,7 @@ from typing import Final
 
 from minibroker.broker.quotas.arguments import CLIENTS, IPS, USERS, Entities
 from minibroker.broker.quotas.file import QuotaLine
-from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
-from minibroker.broker.quotas.values import integer_max
+from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE, integer_max
 from minibroker.pipeline.quota_units import (
     CLIENT,
     IP,

@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.security.mechanism import AuthenticatedUser, AuthenticationFailed, Mechanism
+from minibroker.broker.security.mechanism import (
+    AuthenticatedUser,
+    AuthenticationFailed,
+    Mechanism,
+    Plain,
+)
 from minibroker.broker.security.oauth import OAuthBearer, TokenRules, unsecured
-from minibroker.broker.security.plain import Plain
 from minibroker.broker.security.scram import HASHES, Scram, credential, salted
 from minibroker.client.sasl import (
     SaslExchange,

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from minibroker.broker.log.slices import FileSlice
     from minibroker.broker.metadata.controller import ClusterController
     from minibroker.broker.metadata.image import ChangeRejected, Image, Update
-    from minibroker.broker.quotas.controller_mutation import Mutated
-    from minibroker.broker.quotas.manager import ClientQuotaManager
+    from minibroker.broker.quotas.manager import ClientQuotaManager, Mutated
     from minibroker.broker.security.acl import Authorizer, Operation, Resource
     from minibroker.broker.settings import Settings
     from minibroker.broker.settings.dynamic import Configs, DynamicSettings

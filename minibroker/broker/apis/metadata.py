@@ -27,7 +27,7 @@ from minibroker.broker.apis.base import (
 )
 from minibroker.broker.metadata.image import PartitionRegistration, Topic
 from minibroker.broker.metadata.topics import INTERNAL_TO_CLIENTS, NewTopic, name_problem
-from minibroker.broker.quotas.controller_mutation import Mutated
+from minibroker.broker.quotas.manager import Mutated
 from minibroker.broker.security.acl import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,

@@ -35,9 +35,8 @@ from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.process.environment import Environment
 from minibroker.broker.quotas.manager import FETCH as BYTES_FETCHED
 from minibroker.broker.quotas.manager import PRODUCE as BYTES_PRODUCED
-from minibroker.broker.quotas.manager import QuotaUser, Throttle, larger
+from minibroker.broker.quotas.manager import QuotaUser, Throttle, ThrottleQueue, larger
 from minibroker.broker.quotas.rate import NO_CAUSE, Cause
-from minibroker.broker.quotas.throttle import ThrottleQueue
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
 from minibroker.broker.security.acl import Operation, Resource
 from minibroker.broker.settings import QUOTA_THROTTLE_MODE
@@ -52,8 +51,7 @@ from minibroker_protocol.schema import Array, Struct
 
 if TYPE_CHECKING:
     from minibroker.broker.network.interception import Interception
-    from minibroker.broker.quotas.controller_mutation import Mutated
-    from minibroker.broker.quotas.manager import DeferredRecord, QuotaCheck
+    from minibroker.broker.quotas.manager import DeferredRecord, Mutated, QuotaCheck
     from minibroker_protocol.headers import RequestHeader
     from minibroker_protocol.messages.produce import ProduceRequest
 

@@ -26,9 +26,15 @@ from minibroker.broker.security.authentication import (
     AuthenticationState,
     IllegalStep,
 )
-from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN, Mechanism
-from minibroker.broker.security.oauth import OAuthBearer, TokenRules, Verifier, unsecured
-from minibroker.broker.security.plain import Plain
+from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN, Mechanism, Plain
+from minibroker.broker.security.oauth import (
+    OAuthBearer,
+    TokenRules,
+    UnusableKeys,
+    Verifier,
+    unsecured,
+    verifier,
+)
 from minibroker.broker.security.scram import (
     ITERATIONS_MIN,
     Credential,
@@ -317,8 +323,6 @@ def token_rules(settings: Settings, listener: str) -> tuple[Verifier, TokenRules
             audience,
         )
     from pathlib import Path
-
-    from minibroker.broker.security.jwks import UnusableKeys, verifier
 
     try:
         verify = verifier(Path(path).read_text(encoding="utf-8"))

@@ -33,7 +33,7 @@ from minibroker.broker.settings.listeners import has_tls
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from minibroker.broker.security.x509 import Identity
+    from minibroker.broker.security.certificates import Identity
 
 _FILES: Final = (SSL_KEYSTORE_LOCATION, SSL_TRUSTSTORE_LOCATION)
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
-from minibroker.broker.security.x509 import BadCertificate, Identity, identity
+from minibroker.broker.security.certificates import BadCertificate, Identity, identity
 from minibroker.broker.settings import (
     SSL_CLIENT_AUTH,
     SSL_ENABLED_PROTOCOLS,

@@ -65,8 +65,7 @@ from minibroker.broker.process.log_levels import follow_log_levels
 from minibroker.broker.process.messages import ApiPart, ApiReply, ProducerIdsRequest
 from minibroker.broker.process.notes import note_topics
 from minibroker.broker.process.storage_watch import StorageWatch
-from minibroker.broker.quotas.controller_mutation import Mutated, MutationQuota
-from minibroker.broker.quotas.manager import ClientQuotaManager
+from minibroker.broker.quotas.manager import ClientQuotaManager, Mutated, MutationQuota
 from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     ACTIVITY_ENABLE,

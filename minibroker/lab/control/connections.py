@@ -31,7 +31,7 @@ from minibroker.broker.network.reports import AcceptorReport, ProcessorReport
 from minibroker.broker.network.unserved_clients import CLIENTS_MAX, UnservedClient
 from minibroker.broker.process.environment import ACCEPTOR, PROCESSOR, role_name
 from minibroker.broker.process.messages import DetailsRequest
-from minibroker.broker.quotas.values import limit_text
+from minibroker.broker.quotas.types import limit_text
 from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     KAFKA_CONNECTIONS_MAX,

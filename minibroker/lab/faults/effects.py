@@ -19,8 +19,7 @@ from minibroker_protocol import registry
 from minibroker_protocol.entities import element_of, fields_of, is_entity_array
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.registry import ApiKey, ApiSchema
-from minibroker_protocol.schema import Struct
-from minibroker_protocol.versions import HIGHEST, NONE, Versions
+from minibroker_protocol.schema import HIGHEST_VERSION, NO_VERSIONS, Struct, Versions
 
 
 def effect_fault(rule: FaultRule, api_key: int, version: int) -> Fault | None:
@@ -33,14 +32,14 @@ def effect_fault(rule: FaultRule, api_key: int, version: int) -> Fault | None:
 def field_versions(cls: type[Struct], name: str) -> Versions:
     """The versions of a message that have a field."""
     found = (item.versions for item in cls.__fields__ if item.name == name)
-    return next(found, NONE)
+    return next(found, NO_VERSIONS)
 
 
 def in_versions(versions: Versions) -> str:
     """Versions as the end of a sentence."""
-    if versions == NONE:
+    if versions == NO_VERSIONS:
         return "in no version"
-    if versions.high == HIGHEST:
+    if versions.high == HIGHEST_VERSION:
         return f"from version {versions.low} on"
     return f"in versions {versions}"
 
@@ -48,7 +47,7 @@ def in_versions(versions: Versions) -> str:
 def _throttle_fault(rule: FaultRule, schema: ApiSchema, version: int) -> Fault | None:
     versions = registry.throttle_versions(schema.key)
     name = schema.key.name
-    if versions == NONE:
+    if versions == NO_VERSIONS:
         return Fault(
             "api", f"responses of {name} have no throttle time; the action delay can delay them"
         )

@@ -41,9 +41,8 @@ from minibroker.broker.metadata.placement import (
 )
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.quotas.controller_mutation import Mutated
 from minibroker.broker.quotas.ledger import QuotaLedger
-from minibroker.broker.quotas.manager import ClientQuotaManager
+from minibroker.broker.quotas.manager import ClientQuotaManager, Mutated
 from minibroker.broker.roles.io_worker import Purgatory
 from minibroker.broker.security.principal import ANONYMOUS
 from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS, Settings

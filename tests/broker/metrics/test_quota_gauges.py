@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from minibroker.broker.metrics.quota_gauges import read_gauges
-from minibroker.broker.quotas.controller_mutation import MutationQuota
 from minibroker.broker.quotas.entity import USER, Entity, QuotaTable, Tags
 from minibroker.broker.quotas.ledger import EXPIRES_MS, QuotaLedger
-from minibroker.broker.quotas.manager import ClientQuotaManager
+from minibroker.broker.quotas.manager import ClientQuotaManager, MutationQuota
 from minibroker.broker.quotas.types import QuotaType
 
 WHO = ("u v", "c")

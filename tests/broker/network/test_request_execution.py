@@ -12,7 +12,7 @@ from minibroker.broker.apis import metadata
 from minibroker.broker.apis.produce import ProducePart
 from minibroker.broker.metadata.image import Topic, TopicCreated, apply
 from minibroker.broker.network.connection_state import ChannelState
-from minibroker.broker.quotas.controller_mutation import Mutated
+from minibroker.broker.quotas.manager import Mutated
 from minibroker.runtime.rpc import PeerLost
 from minibroker_protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest

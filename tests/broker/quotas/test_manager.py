@@ -1,10 +1,13 @@
-"""Records and throttle times: Kafka's cases, on oracle and ledger."""
+"""Requests are recorded and throttled by the quota manager."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable, Tags
 from minibroker.broker.quotas.ledger import QuotaLedger
@@ -13,10 +16,12 @@ from minibroker.broker.quotas.manager import (
     FETCH,
     PRODUCE,
     ClientQuotaManager,
+    MutationQuota,
     Throttle,
+    ThrottleQueue,
     larger,
 )
-from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX
+from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
 from tests.broker.quotas.conftest import MakeLedger, table
 from tests.broker.quotas.oracle import OracleLedger
 
@@ -232,3 +237,102 @@ def test_number_of_cached_quota_states_is_limited(
 def test_quota_type_numbers_are_stable() -> None:
     # They say where in shared memory the kinds that were ever set are kept.
     assert list(zip(count(), CLIENT_QUOTA_TYPES, strict=False)) == [(0, P), (1, F), (2, R), (3, M)]
+
+
+def test_throttles_end_in_order_of_their_end_times() -> None:
+    throttled: ThrottleQueue[str] = ThrottleQueue()
+    for name, delay_ms in (("a", 10), ("b", 30), ("c", 30), ("d", 20)):
+        throttled.hold(name, "Produce", delay_ms)
+    assert throttled.size("Produce") == 4
+    assert throttled.due(9) == []
+    assert throttled.due(10) == ["a"]
+    assert throttled.next_ms() == 20
+    assert throttled.due(20) == ["d"]
+    assert throttled.due(30) == ["b", "c"]
+    assert (throttled.size("Produce"), throttled.next_ms()) == (0, None)
+
+
+def test_throttle_queue_size_is_counted_by_quota_type() -> None:
+    throttled: ThrottleQueue[int] = ThrottleQueue()
+    assert throttled.hold(1, "Produce", 50)
+    assert not throttled.hold(2, "Request", 60)
+    assert throttled.hold(3, "Request", 40)
+    assert [throttled.size(kind) for kind in ("Produce", "Request", "Fetch")] == [1, 2, 0]
+    assert throttled.due(100) == [3, 1, 2]
+
+
+@given(st.lists(st.integers(0, 100)), st.lists(st.integers(0, 30)))
+def test_every_client_is_unthrottled_once_and_in_time(ends: list[int], waits: list[int]) -> None:
+    throttled: ThrottleQueue[tuple[int, int]] = ThrottleQueue()
+    for number, end_ms in enumerate(ends):
+        throttled.hold((end_ms, number), "Fetch", end_ms)
+    now_ms, gone = 0, list[int]()
+    for wait_ms in [*waits, 100]:
+        now_ms += wait_ms
+        gone += [end_ms for end_ms, _ in throttled.due(now_ms)]
+        assert sorted(gone) == gone == sorted(end for end in ends if end <= now_ms)
+
+
+def test_disconnected_client_is_removed_from_throttle_queue() -> None:
+    throttled: ThrottleQueue[int] = ThrottleQueue()
+    throttled.hold(-1, "Produce", 5)
+    for number in range(1000):
+        throttled.hold(number, "Produce", 10**9)
+        throttled.forget(number)
+        throttled.forget(number)
+    assert len(throttled._ends) == 1
+    assert throttled.size("Produce") == 1
+    assert throttled.due(10**10) == [-1]
+    assert throttled.next_ms() is None
+    throttled.hold(-1, "Produce", 7)
+    assert throttled.due(7) == [-1]
+
+
+MUTATION = QuotaType.CONTROLLER_MUTATION
+
+
+def bucket(make: MakeLedger, *, strict: bool, windows: int = 10) -> Callable[[int, int], int]:
+    """Takes permits at a time; the throttle, or -1 for a refusal without looking at it."""
+    quotas = ClientQuotaManager(make(10, 1000))
+    quotas.set_table(table(MUTATION, (Entity(DEFAULT), 10)))
+
+    def take(permits: int, now_ms: int) -> int:
+        quota = MutationQuota(quotas, WHO, windows=windows, window_ms=1000, strict=strict)
+        allowed = quota.take(permits, now_ms)
+        assert quota.throttle_ms(now_ms + 60_000) == 0
+        throttle_ms = quota.throttle_ms(now_ms)
+        assert allowed == (throttle_ms == 0 or not strict)
+        return throttle_ms
+
+    return take
+
+
+def test_strict_token_bucket_rejects_once_overdrawn(make: MakeLedger) -> None:
+    take = bucket(make, strict=True)
+    assert [take(90, 1000), take(90, 1000), take(90, 1000)] == [0, 0, 8000]
+    assert take(90, 6000) == 3000
+    assert take(90, 9000) == 0
+
+
+def test_permissive_token_bucket_delays_and_records_all(make: MakeLedger) -> None:
+    take = bucket(make, strict=False)
+    assert [take(90, 1000), take(90, 1000), take(90, 1000)] == [0, 8000, 17000]
+    assert take(0, 6000) == 12000
+
+
+def test_mutation_throttle_time_decreases_as_time_passes(make: MakeLedger) -> None:
+    quotas = ClientQuotaManager(make(10, 1000))
+    quotas.set_table(table(MUTATION, (CLIENT, 10)))
+    quota = MutationQuota(quotas, WHO, windows=10, window_ms=1000, strict=False)
+    for _ in range(2):
+        quota.take(90, 0)
+    assert [quota.throttle_ms(now_ms) for now_ms in (0, 3000, 9000)] == [8000, 5000, 0]
+
+
+def test_mutations_without_quota_are_accepted(make: MakeLedger) -> None:
+    quotas = ClientQuotaManager(make(10, 1000))
+    quota = MutationQuota(quotas, WHO, windows=10, window_ms=1000, strict=True)
+    assert all(quota.take(10**6, now) for now in range(10))
+    quotas.set_table(table(MUTATION, (Entity(client="other"), 10)))
+    assert all(quota.take(10**6, now) for now in range(10))
+    assert quota.throttle_ms(0) == 0

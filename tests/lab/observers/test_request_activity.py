@@ -9,9 +9,8 @@ import pytest
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.network.quota_stage import QuotaChecks, RequestCost
-from minibroker.broker.quotas.controller_mutation import Mutated
 from minibroker.broker.quotas.entity import Bound, Tags
-from minibroker.broker.quotas.manager import QuotaCheck
+from minibroker.broker.quotas.manager import Mutated, QuotaCheck
 from minibroker.broker.quotas.types import QuotaType
 from minibroker.broker.security.principal import Principal
 from minibroker.lab.observers.activity_sender import NAME_CHARACTERS_MAX, ActivitySender
