@@ -454,15 +454,6 @@ DESCRIBE_GROUPS: Api[
 # The request is sent to every worker. Kafka's counterpart is ``GroupMetadataManager.listGroups``.
 
 
-class ListedGroupEntry(NamedTuple):
-    """A group in the list."""
-
-    group_id: str
-    protocol_type: str
-    state: str
-    group_type: str
-
-
 class ListGroupsPart(NamedTuple):
     """Requested states and types in lower case; an empty set requests all."""
 
@@ -474,7 +465,7 @@ class ListGroupsReply(NamedTuple):
     """The groups of one worker, with an error if some of them are not loaded."""
 
     error: ErrorCode
-    groups: tuple[ListedGroupEntry, ...]
+    groups: tuple[ListedGroup, ...]
 
 
 def _split_listing(ctx: Context, request: ListGroupsRequest) -> Mapping[Owner, ListGroupsPart]:
@@ -490,7 +481,12 @@ def _list(scope: WorkerScope, part: ListGroupsPart) -> ListGroupsReply:
     return ListGroupsReply(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE,
         tuple(
-            ListedGroupEntry(group.group_id, group.protocol_type, group.state, group.group_type)
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state,
+                group_type=group.group_type,
+            )
             for group in scope.groups.list_groups()
             if (not part.states or group.state.lower() in part.states)
             and (not part.types or group.group_type in part.types)
@@ -502,18 +498,12 @@ def _merge_listing(
     _ctx: Context, _request: ListGroupsRequest, replies: Mapping[Owner, ListGroupsReply]
 ) -> ListGroupsResponse:
     """Merge the groups of all workers, sorted by id."""
-    found = sorted(listed for reply in replies.values() for listed in reply.groups)
     return ListGroupsResponse(
         error_code=max((reply.error for reply in replies.values()), default=ErrorCode.NONE),
-        groups=[
-            ListedGroup(
-                group_id=listed.group_id,
-                protocol_type=listed.protocol_type,
-                group_state=listed.state,
-                group_type=listed.group_type,
-            )
-            for listed in found
-        ],
+        groups=sorted(
+            (listed for reply in replies.values() for listed in reply.groups),
+            key=lambda listed: listed.group_id,
+        ),
     )
 
 

@@ -22,7 +22,6 @@ from minibroker.broker.apis.base import (
 )
 from minibroker.broker.log.batch_search import LargeBatchError, TimestampOffset
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.producers import Producer
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.topics import name_problem
 from minibroker.broker.security.acl import Operation
@@ -30,6 +29,7 @@ from minibroker.broker.settings.topics import CLEANUP_POLICY, topic_value
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.delete_records import (
+    DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -55,9 +55,23 @@ from minibroker_protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
 from minibroker_protocol.registry import ApiKey
+
+TopicPartition = tuple[str, int]
+
+_UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _hosted(scope: WorkerScope, topic: str, index: int) -> Partition:
+    """A partition of this worker. Raises ``LogError`` if it is gone or its log cannot be opened."""
+    partition = scope.partition(topic, index)
+    if partition is None:
+        raise LogError(_UNKNOWN, f"there is no partition {topic}-{index}")
+    return partition
+
 
 # ListOffsets (2) ----------------------------------------------------------------------------------
 #
@@ -102,17 +116,8 @@ class OffsetQuery(NamedTuple):
     """Whether the end is the last stable offset."""
 
 
-class OffsetResult(NamedTuple):
-    """An offset or an error; -1 where there is none."""
-
-    error: int = ErrorCode.NONE
-    offset: int = -1
-    timestamp: int = -1
-    leader_epoch: int = -1
-
-
 ListOffsetsPart = tuple[OffsetQuery, ...]
-ListOffsetsReply = dict[tuple[str, int], OffsetResult]
+ListOffsetsReply = dict[TopicPartition, ListOffsetsPartitionResponse]
 
 
 def _split_list(ctx: Context, request: ListOffsetsRequest) -> Mapping[Owner, ListOffsetsPart]:
@@ -137,7 +142,7 @@ def _split_list(ctx: Context, request: ListOffsetsRequest) -> Mapping[Owner, Lis
     )
 
 
-def _repeated_partitions(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+def _repeated_partitions(request: ListOffsetsRequest) -> set[TopicPartition]:
     counts = Counter(
         (topic.name, partition.partition_index)
         for topic in request.topics
@@ -193,58 +198,66 @@ async def _list_later(
 
 async def _search_large(
     scope: WorkerScope, query: OffsetQuery, batch: LargeBatchError
-) -> OffsetResult:
+) -> ListOffsetsPartitionResponse:
     """Search large batches in a thread, until one has the record."""
     while True:
         at = await scope.run_in_thread(batch.search)
         try:
-            partition = scope.partition(query.topic, query.partition)
-            if partition is None:
-                return OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            partition = _hosted(scope, query.topic, query.partition)
             partition.check_leader(query.leader_epoch)
             if at is None and query.timestamp != MAX_TIMESTAMP:
                 at = partition.log.offset_for_time(query.timestamp, batch.next_offset)
         except LargeBatchError as following:
             batch = following
         except LogError as error:
-            return OffsetResult(error.code)
+            return _offset_error(query.partition, error.code)
         else:
-            return _found_at(at, _end_offset(partition, query))
+            return _found_at(query, at, _end_offset(partition, query))
+
+
+def _offset_error(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
 
 
 def _end_offset(partition: Partition, query: OffsetQuery) -> int:
     return partition.last_stable_offset if query.committed else partition.high_watermark
 
 
-def _found_at(at: TimestampOffset | None, end_offset: int) -> OffsetResult:
-    if at is None or at.offset >= end_offset:
-        return OffsetResult()
-    return OffsetResult(offset=at.offset, timestamp=at.timestamp, leader_epoch=at.leader_epoch)
+def _found_at(
+    query: OffsetQuery, at: TimestampOffset | None, end_offset: int
+) -> ListOffsetsPartitionResponse:
+    result = ListOffsetsPartitionResponse(partition_index=query.partition)
+    if at is not None and at.offset < end_offset:
+        result.offset, result.timestamp, result.leader_epoch = (
+            at.offset,
+            at.timestamp,
+            at.leader_epoch,
+        )
+    return result
 
 
-def _look_up_offset(scope: WorkerScope, query: OffsetQuery) -> OffsetResult:
+def _look_up_offset(scope: WorkerScope, query: OffsetQuery) -> ListOffsetsPartitionResponse:
     try:
-        partition = scope.partition(query.topic, query.partition)
-        if partition is None:
-            return OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition = _hosted(scope, query.topic, query.partition)
         partition.check_leader(query.leader_epoch)
         return _find(partition, query)
     except LogError as error:
-        return OffsetResult(error.code)
+        return _offset_error(query.partition, error.code)
 
 
-def _find(partition: Partition, query: OffsetQuery) -> OffsetResult:
+def _find(partition: Partition, query: OffsetQuery) -> ListOffsetsPartitionResponse:
     log, timestamp = partition.log, query.timestamp
     end_offset = _end_offset(partition, query)
+    result = ListOffsetsPartitionResponse(partition_index=query.partition)
     if timestamp == LATEST:
-        return OffsetResult(offset=end_offset, leader_epoch=partition.leader_epoch)
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        start = log.log_start_offset
-        return OffsetResult(offset=start, leader_epoch=log.leader_epochs.epoch_for_offset(start))
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return OffsetResult()
-    at = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
-    return _found_at(at, end_offset)
+        result.offset, result.leader_epoch = end_offset, partition.leader_epoch
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        result.offset = log.log_start_offset
+        result.leader_epoch = log.leader_epochs.epoch_for_offset(result.offset)
+    elif timestamp not in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        at = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
+        return _found_at(query, at, end_offset)
+    return result
 
 
 def _merge_list(
@@ -264,23 +277,16 @@ def _merge_list(
 
 
 def _listed_partitions(
-    ctx: Context, topic: ListOffsetsTopic, found: ListOffsetsReply, repeated: set[tuple[str, int]]
+    ctx: Context, topic: ListOffsetsTopic, found: ListOffsetsReply, repeated: set[TopicPartition]
 ) -> Iterator[ListOffsetsPartitionResponse]:
     for partition in topic.partitions:
-        key = (topic.name, partition.partition_index)
-        if key in repeated:
-            result = OffsetResult(ErrorCode.INVALID_REQUEST)
+        index = partition.partition_index
+        if (topic.name, index) in repeated:
+            yield _offset_error(index, ErrorCode.INVALID_REQUEST)
         elif not _is_supported(ctx, partition):
-            result = OffsetResult(ErrorCode.UNSUPPORTED_VERSION)
+            yield _offset_error(index, ErrorCode.UNSUPPORTED_VERSION)
         else:
-            result = found.get(key, OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        yield ListOffsetsPartitionResponse(
-            partition_index=partition.partition_index,
-            error_code=result.error,
-            timestamp=result.timestamp,
-            offset=result.offset,
-            leader_epoch=result.leader_epoch,
-        )
+            yield found.get((topic.name, index)) or _offset_error(index, _UNKNOWN)
 
 
 LIST_OFFSETS: Api[ListOffsetsRequest, ListOffsetsPart, ListOffsetsReply, ListOffsetsResponse] = Api(
@@ -303,36 +309,14 @@ LIST_OFFSETS: Api[ListOffsetsRequest, ListOffsetsPart, ListOffsetsReply, ListOff
 # ``KafkaApis.handleOffsetForLeaderEpochRequest``.
 
 
-class EpochQuery(NamedTuple):
-    """One partition and the leader epoch whose end is requested."""
-
-    topic: str
-    partition: int
-    current_leader_epoch: int
-    leader_epoch: int
-
-
-class EpochResult(NamedTuple):
-    """The epoch that was found and its end offset, or an error; -1 where there is none."""
-
-    error: int = ErrorCode.NONE
-    leader_epoch: int = -1
-    end_offset: int = -1
-
-
-EpochPart = tuple[EpochQuery, ...]
-EpochReply = dict[tuple[str, int], EpochResult]
-
-_UNKNOWN_EPOCH = EpochResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+EpochPart = tuple[tuple[str, OffsetForLeaderPartition], ...]
+EpochReply = dict[TopicPartition, EpochEndOffset]
 
 
 def _split_epochs(ctx: Context, request: OffsetForLeaderEpochRequest) -> Mapping[Owner, EpochPart]:
     """The partitions that exist, by owner."""
     return parts_by_owner(
-        (
-            ctx.partition_owner(topic.topic, each.partition),
-            EpochQuery(topic.topic, each.partition, each.current_leader_epoch, each.leader_epoch),
-        )
+        (ctx.partition_owner(topic.topic, each.partition), (topic.topic, each))
         for topic in request.topics
         for each in topic.partitions
         if ctx.image.partition(topic.topic, each.partition) is not None
@@ -341,18 +325,22 @@ def _split_epochs(ctx: Context, request: OffsetForLeaderEpochRequest) -> Mapping
 
 def _find_epochs(scope: WorkerScope, part: EpochPart) -> EpochReply:
     """Look up each epoch in the log of its partition."""
-    return {(query.topic, query.partition): _look_up_epoch(scope, query) for query in part}
+    return {(topic, each.partition): _look_up_epoch(scope, topic, each) for topic, each in part}
 
 
-def _look_up_epoch(scope: WorkerScope, query: EpochQuery) -> EpochResult:
+def _look_up_epoch(
+    scope: WorkerScope, topic: str, query: OffsetForLeaderPartition
+) -> EpochEndOffset:
+    result = EpochEndOffset(partition=query.partition)
     try:
-        partition = scope.partition(query.topic, query.partition)
-        if partition is None:
-            return _UNKNOWN_EPOCH
+        partition = _hosted(scope, topic, query.partition)
         partition.check_leader(query.current_leader_epoch)
     except LogError as error:
-        return EpochResult(error.code)
-    return EpochResult(ErrorCode.NONE, *partition.end_offset_for_epoch(query.leader_epoch))
+        result.error_code = error.code
+    else:
+        found = partition.end_offset_for_epoch(query.leader_epoch)
+        result.leader_epoch, result.end_offset = found
+    return result
 
 
 def _merge_epochs(
@@ -360,21 +348,19 @@ def _merge_epochs(
 ) -> OffsetForLeaderEpochResponse:
     """All partitions in the order of the request."""
     results = all_results(replies)
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for partition in topic.partitions:
-            result = results.get((topic.topic, partition.partition), _UNKNOWN_EPOCH)
-            partitions.append(
-                EpochEndOffset(
-                    error_code=result.error,
-                    partition=partition.partition,
-                    leader_epoch=result.leader_epoch,
-                    end_offset=result.end_offset,
-                )
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    results.get((topic.topic, each.partition))
+                    or EpochEndOffset(partition=each.partition, error_code=_UNKNOWN)
+                    for each in topic.partitions
+                ],
             )
-        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
-    return OffsetForLeaderEpochResponse(topics=topics)
+            for topic in request.topics
+        ]
+    )
 
 
 OFFSET_FOR_LEADER_EPOCH: Api[
@@ -400,32 +386,14 @@ OFFSET_FOR_LEADER_EPOCH: Api[
 NO_WATERMARK = -1
 
 
-class DeletionQuery(NamedTuple):
-    """One partition and the first offset to keep."""
-
-    topic: str
-    partition: int
-    offset: int
-
-
-class DeletionResult(NamedTuple):
-    """The new log start offset of a partition, or an error."""
-
-    error: int = ErrorCode.NONE
-    low_watermark: int = NO_WATERMARK
-
-
-DeletionPart = tuple[DeletionQuery, ...]
-DeletionReply = dict[tuple[str, int], DeletionResult]
+DeletionPart = tuple[tuple[str, DeleteRecordsPartition], ...]
+DeletionReply = dict[TopicPartition, DeleteRecordsPartitionResult]
 
 
 def _split_deletion(ctx: Context, request: DeleteRecordsRequest) -> Mapping[Owner, DeletionPart]:
     """The existing partitions by owner, without those whose topic is rejected."""
     return parts_by_owner(
-        (
-            ctx.partition_owner(topic.name, each.partition_index),
-            DeletionQuery(topic.name, each.partition_index, each.offset),
-        )
+        (ctx.partition_owner(topic.name, each.partition_index), (topic.name, each))
         for topic in request.topics
         if _deletion_problem(ctx, topic.name) == ErrorCode.NONE
         for each in topic.partitions
@@ -446,17 +414,26 @@ def _deletion_problem(ctx: Context, name: str) -> ErrorCode:
 
 def _delete_records(scope: WorkerScope, part: DeletionPart) -> DeletionReply:
     """Delete the records of each partition."""
-    return {(query.topic, query.partition): _delete_before(scope, query) for query in part}
+    return {
+        (topic, each.partition_index): _delete_before(scope, topic, each) for topic, each in part
+    }
 
 
-def _delete_before(scope: WorkerScope, query: DeletionQuery) -> DeletionResult:
+def _delete_before(
+    scope: WorkerScope, topic: str, requested: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
+    index = requested.partition_index
     try:
-        partition = scope.partition(query.topic, query.partition)
-        if partition is None:
-            return DeletionResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return DeletionResult(low_watermark=partition.delete_records(query.offset))
+        low_watermark = _hosted(scope, topic, index).delete_records(requested.offset)
     except LogError as error:
-        return DeletionResult(error.code)
+        return _deletion_error(index, error.code)
+    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark)
+
+
+def _deletion_error(index: int, error: ErrorCode) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=index, low_watermark=NO_WATERMARK, error_code=error
+    )
 
 
 def _merge_deletion(
@@ -466,20 +443,12 @@ def _merge_deletion(
     done = all_results(replies)
     results = []
     for topic in request.topics:
-        error = _deletion_problem(ctx, topic.name)
-        missing = DeletionResult(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if error == ErrorCode.NONE else error
-        )
-        partitions = []
-        for partition in topic.partitions:
-            found = done.get((topic.name, partition.partition_index), missing)
-            partitions.append(
-                DeleteRecordsPartitionResult(
-                    partition_index=partition.partition_index,
-                    low_watermark=found.low_watermark,
-                    error_code=found.error,
-                )
-            )
+        missing = _deletion_problem(ctx, topic.name) or _UNKNOWN
+        partitions = [
+            done.get((topic.name, each.partition_index))
+            or _deletion_error(each.partition_index, missing)
+            for each in topic.partitions
+        ]
         results.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
     return DeleteRecordsResponse(topics=results)
 
@@ -506,15 +475,8 @@ DELETE_RECORDS: Api[DeleteRecordsRequest, DeletionPart, DeletionReply, DeleteRec
 UNKNOWN_TOPIC_TEXT: Final = "This server does not host this topic-partition."
 
 
-class ProducersResult(NamedTuple):
-    """The producers of a partition by id, or an error."""
-
-    error: int = ErrorCode.NONE
-    producers: tuple[tuple[int, Producer], ...] = ()
-
-
-ProducersPart = tuple[tuple[str, int], ...]
-ProducersReply = dict[tuple[str, int], ProducersResult]
+ProducersPart = tuple[TopicPartition, ...]
+ProducersReply = dict[TopicPartition, PartitionResponse]
 
 
 def _split_producers(
@@ -534,20 +496,25 @@ def _describe_producers(scope: WorkerScope, part: ProducersPart) -> ProducersRep
     return {(topic, index): _producers_of(scope, topic, index) for topic, index in part}
 
 
-def _producers_of(scope: WorkerScope, topic: str, index: int) -> ProducersResult:
+def _producers_of(scope: WorkerScope, topic: str, index: int) -> PartitionResponse:
     try:
-        partition = scope.partition(topic, index)
-        if partition is None:
-            return ProducersResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition = _hosted(scope, topic, index)
         partition.check_leader()
     except LogError as error:
-        return ProducersResult(error.code)
-    producers = partition.log.producers.producers
-    return ProducersResult(
-        producers=tuple(
-            (producer_id, producer._replace(batches=producer.batches[-1:]))
-            for producer_id, producer in producers.items()
-        )
+        return PartitionResponse(partition_index=index, error_code=error.code)
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.transaction_offset,
+            )
+            for producer_id, producer in partition.log.producers.producers.items()
+        ],
     )
 
 
@@ -562,41 +529,21 @@ def _merge_producers(
 
 
 def _producers_topic(ctx: Context, topic: TopicRequest, results: ProducersReply) -> TopicResponse:
-    missing, text = ProducersResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), None
+    missing, text = _UNKNOWN, None
     problem = name_problem(topic.name)
     if problem is not None:
-        missing = ProducersResult(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        missing = ErrorCode.INVALID_TOPIC_EXCEPTION
         text = f"Topic name '{topic.name}' is invalid: {problem}."
     elif topic.name not in ctx.image.topics:
         text = UNKNOWN_TOPIC_TEXT
-    return TopicResponse(
-        name=topic.name,
-        partitions=[
-            _producers_partition(index, results.get((topic.name, index), missing), text)
-            for index in topic.partition_indexes
-        ],
-    )
-
-
-def _producers_partition(
-    index: int, result: ProducersResult, text: str | None
-) -> PartitionResponse:
-    return PartitionResponse(
-        partition_index=index,
-        error_code=result.error,
-        error_message=text,
-        active_producers=[
-            ProducerState(
-                producer_id=producer_id,
-                producer_epoch=producer.epoch,
-                last_sequence=producer.last_sequence,
-                last_timestamp=producer.last_timestamp,
-                coordinator_epoch=producer.coordinator_epoch,
-                current_txn_start_offset=producer.transaction_offset,
-            )
-            for producer_id, producer in result.producers
-        ],
-    )
+    response = TopicResponse(name=topic.name)
+    for index in topic.partition_indexes:
+        result = results.get((topic.name, index))
+        if result is None:
+            result = PartitionResponse(partition_index=index, error_code=missing)
+        result.error_message = text
+        response.partitions.append(result)
+    return response
 
 
 DESCRIBE_PRODUCERS: Api[

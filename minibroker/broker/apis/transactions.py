@@ -635,19 +635,11 @@ class ListTransactionsPart(NamedTuple):
     """What the whole id must match; empty for all."""
 
 
-class ListedTransaction(NamedTuple):
-    """A transactional id in the list."""
-
-    transactional_id: str
-    producer_id: int
-    state: str
-
-
 class ListTransactionsReply(NamedTuple):
     """The transactional ids of one worker, with an error if some of them are not loaded."""
 
     error: ErrorCode
-    transactions: tuple[ListedTransaction, ...]
+    transactions: tuple[ListedTransactionState, ...]
 
 
 def _split_listing(
@@ -682,7 +674,11 @@ def _list(
         return ListTransactionsReply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ())
     now_ms = scope.wall_ms()
     found = tuple(
-        ListedTransaction(key, metadata.producer_id, STATE_NAMES[metadata.state])
+        ListedTransactionState(
+            transactional_id=key,
+            producer_id=metadata.producer_id,
+            transaction_state=STATE_NAMES[metadata.state],
+        )
         for key, metadata in scope.transactions.list_transactions()
         if _matches(metadata, part, now_ms)
     )
@@ -691,7 +687,7 @@ def _list(
     return ListTransactionsReply(ErrorCode.NONE, found)
 
 
-def _matching(found: tuple[ListedTransaction, ...], pattern: str) -> ListTransactionsReply:
+def _matching(found: tuple[ListedTransactionState, ...], pattern: str) -> ListTransactionsReply:
     """Those whose ids match the pattern."""
     compiled = CompiledPattern(pattern)
     try:
@@ -722,19 +718,14 @@ def _merge_listing(
     if error is not ErrorCode.NONE:
         return ListTransactionsResponse(error_code=error)
     known = OTHER_STATE_NAMES.union(STATE_NAMES.values())
-    found = sorted(listed for reply in replies.values() for listed in reply.transactions)
     return ListTransactionsResponse(
         unknown_state_filters=[
             name for name in dict.fromkeys(request.state_filters) if name not in known
         ],
-        transaction_states=[
-            ListedTransactionState(
-                transactional_id=listed.transactional_id,
-                producer_id=listed.producer_id,
-                transaction_state=listed.state,
-            )
-            for listed in found
-        ],
+        transaction_states=sorted(
+            (listed for reply in replies.values() for listed in reply.transactions),
+            key=lambda listed: listed.transactional_id,
+        ),
     )
 
 
