@@ -7,7 +7,7 @@ partitions in the image, and fetched also for topics that are gone. In Kafka: ``
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from minibroker.broker.apis.base import (
@@ -411,58 +411,29 @@ SEVERAL_GROUPS_SINCE: Final = 8
 FETCH_TOPIC_IDS_SINCE: Final = 10
 
 
-class RequestedGroup(NamedTuple):
-    """A group of the request: its index, and its partitions by topic, or None for all."""
+class OffsetFetchPart(NamedTuple):
+    """Groups of one owner with their places in the request; topics of unknown ids have no name."""
 
-    place: int
-    group_id: str
-    topics: tuple[tuple[str, tuple[int, ...]], ...] | None
-    member_id: str | None
-    member_epoch: int
-    require_stable: bool = False
+    groups: tuple[tuple[int, OffsetFetchRequestGroup], ...]
+    by_id: bool
+    require_stable: bool
 
 
-class FetchedOffset(NamedTuple):
-    """A committed offset; -1 if there is none, or an open transaction may change it."""
-
-    partition: int
-    offset: int = -1
-    leader_epoch: int = -1
-    metadata: str = ""
-    error: ErrorCode = ErrorCode.NONE
-
-
-OffsetFetchPart = tuple[RequestedGroup, ...]
-FetchedTopics = tuple[tuple[str, tuple[FetchedOffset, ...]], ...]
-
-
-class FetchedGroup(NamedTuple):
-    """The offsets of a group in the order of the request, and the group's error."""
-
-    error: ErrorCode
-    topics: FetchedTopics
-
-
-OffsetFetchReply = dict[int, FetchedGroup]
-"""Fetched groups by their index in the request."""
+OffsetFetchReply = dict[int, OffsetFetchResponseGroup]
+"""Fetched groups by their places in the request."""
 
 
 def _split_fetch(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, OffsetFetchPart]:
     """Send each group to its owner."""
-    return parts_by_owner(
-        (
-            ctx.group_owner(group.group_id),
-            RequestedGroup(
-                place,
-                group.group_id,
-                None if group.topics is None else tuple(_known(ctx, group.topics)),
-                group.member_id,
-                group.member_epoch,
-                request.require_stable,
-            ),
-        )
+    parts = parts_by_owner(
+        (ctx.group_owner(group.group_id), (place, _with_names(ctx, group)))
         for place, group in enumerate(_requested_groups(ctx, request))
     )
+    by_id = ctx.version >= FETCH_TOPIC_IDS_SINCE
+    return {
+        owner: OffsetFetchPart(groups, by_id, request.require_stable)
+        for owner, groups in parts.items()
+    }
 
 
 def _requested_groups(ctx: Context, request: OffsetFetchRequest) -> list[OffsetFetchRequestGroup]:
@@ -478,64 +449,79 @@ def _requested_groups(ctx: Context, request: OffsetFetchRequest) -> list[OffsetF
     return [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
 
 
-def _fetched_name(ctx: Context, topic: OffsetFetchRequestTopics) -> str | None:
-    """The topic name. It may be missing in the image, since offsets may outlive their topic."""
-    return (
-        topic.name
-        if ctx.version < FETCH_TOPIC_IDS_SINCE
-        else ctx.image.topic_names.get(topic.topic_id)
+def _with_names(ctx: Context, group: OffsetFetchRequestGroup) -> OffsetFetchRequestGroup:
+    """The group with the names of its topics, which may be missing in the image: offsets may
+    outlive their topic.
+    """
+    if ctx.version < FETCH_TOPIC_IDS_SINCE or group.topics is None:
+        return group
+    return OffsetFetchRequestGroup(
+        group_id=group.group_id,
+        member_id=group.member_id,
+        member_epoch=group.member_epoch,
+        topics=[
+            OffsetFetchRequestTopics(
+                name=ctx.image.topic_names.get(topic.topic_id, ""),
+                topic_id=topic.topic_id,
+                partition_indexes=topic.partition_indexes,
+            )
+            for topic in group.topics
+        ],
     )
-
-
-def _known(
-    ctx: Context, topics: list[OffsetFetchRequestTopics]
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for topic in topics:
-        name = _fetched_name(ctx, topic)
-        if name is not None:
-            yield name, tuple(topic.partition_indexes)
 
 
 def _fetch_groups(scope: WorkerScope, part: OffsetFetchPart) -> OffsetFetchReply:
     """Look up the offsets."""
-    return {group.place: _fetch(scope, group) for group in part}
+    return {place: _fetch(scope, part, group) for place, group in part.groups}
 
 
-def _fetch(scope: WorkerScope, group: RequestedGroup) -> FetchedGroup:
+def _fetch(
+    scope: WorkerScope, part: OffsetFetchPart, group: OffsetFetchRequestGroup
+) -> OffsetFetchResponseGroup:
+    response = OffsetFetchResponseGroup(group_id=group.group_id)
     found = scope.groups.committed(group.group_id, group.member_id, group.member_epoch)
-    table, topics, error = OffsetTable(), group.topics, ErrorCode.NONE
-    if isinstance(found, ErrorCode):
-        error = found
-    else:
-        table = found
-    if topics is None:
-        topics = tuple((name, tuple(table.partitions(name))) for name in table.topics())
+    table = OffsetTable() if isinstance(found, ErrorCode) else found
     unstable = frozenset[tuple[str, int]]()
-    if group.require_stable and error is ErrorCode.NONE:
+    if isinstance(found, ErrorCode):
+        response.error_code = found
+    elif part.require_stable:
         unstable = scope.groups.pending_offsets(group.group_id)
-    return FetchedGroup(error, tuple(_look_up(table, topics, unstable)))
+    topics = group.topics
+    if topics is None:
+        topics = [
+            OffsetFetchRequestTopics(name=name, partition_indexes=list(table.partitions(name)))
+            for name in table.topics()
+        ]
+    for topic in topics:
+        known, error = table.partitions(topic.name), ErrorCode.NONE
+        if part.by_id and not topic.name:
+            known, error = {}, unknown_topic(None, by_id=True)
+        partitions = []
+        for index in topic.partition_indexes:
+            pending = (topic.name, index) in unstable
+            problem = ErrorCode.UNSTABLE_OFFSET_COMMIT if pending else error
+            partitions.append(_fetched_partition(index, known.get(index), problem))
+        response.topics.append(
+            OffsetFetchResponseTopics(
+                name=topic.name, topic_id=topic.topic_id, partitions=partitions
+            )
+        )
+    return response
 
 
-def _look_up(
-    table: OffsetTable,
-    topics: Iterable[tuple[str, tuple[int, ...]]],
-    unstable: Container[tuple[str, int]],
-) -> Iterator[tuple[str, tuple[FetchedOffset, ...]]]:
-    for name, partitions in topics:
-        known = table.partitions(name)
-        found = []
-        for index in partitions:
-            committed = known.get(index)
-            if (name, index) in unstable:
-                fetched = FetchedOffset(index, error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
-            elif committed is None:
-                fetched = FetchedOffset(index)
-            else:
-                fetched = FetchedOffset(
-                    index, committed.offset, committed.leader_epoch, committed.metadata
-                )
-            found.append(fetched)
-        yield name, tuple(found)
+def _fetched_partition(
+    index: int, committed: CommittedOffset | None, error: ErrorCode
+) -> OffsetFetchResponsePartitions:
+    if committed is None or error:
+        return OffsetFetchResponsePartitions(
+            partition_index=index, committed_offset=-1, metadata="", error_code=error
+        )
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
 
 
 def _merge_fetch(
@@ -544,7 +530,7 @@ def _merge_fetch(
     """Return the groups in the order of the request."""
     found = all_results(replies)
     groups = [
-        _fetched_group(ctx, group, found[place])
+        _fetched_group(ctx, found[place], wants_all=group.topics is None)
         for place, group in enumerate(_requested_groups(ctx, request))
     ]
     if ctx.version >= SEVERAL_GROUPS_SINCE:
@@ -554,70 +540,25 @@ def _merge_fetch(
 
 
 def _fetched_group(
-    ctx: Context, group: OffsetFetchRequestGroup, fetched: FetchedGroup
+    ctx: Context, fetched: OffsetFetchResponseGroup, *, wants_all: bool
 ) -> OffsetFetchResponseGroup:
-    if fetched.error is not ErrorCode.NONE and ctx.version >= GROUP_ERROR_SINCE:
-        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=fetched.error)
-    topics = list(_fetched_topics(ctx, group, fetched.topics))
-    if fetched.error is not ErrorCode.NONE:
-        for topic in topics:
+    """The group as this version has its error, and the ids of topics."""
+    error = fetched.error_code
+    if error and ctx.version >= GROUP_ERROR_SINCE:
+        return OffsetFetchResponseGroup(group_id=fetched.group_id, error_code=error)
+    if error:
+        fetched.error_code = ErrorCode.NONE
+        for topic in fetched.topics:
             for partition in topic.partitions:
-                partition.error_code = fetched.error
-    return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
-
-
-def _fetched_topics(
-    ctx: Context, group: OffsetFetchRequestGroup, found: FetchedTopics
-) -> Iterator[OffsetFetchResponseTopics]:
-    by_id = ctx.version >= FETCH_TOPIC_IDS_SINCE
-    if group.topics is None:
-        for name, partitions in found:
-            topic = ctx.image.topics.get(name)
-            topic_id = ZERO_UUID if topic is None else topic.topic_id
-            if topic is not None or not by_id:
-                yield _fetched_topic(name, topic_id, partitions)
-        return
-    answers = iter(found)
-    for each in group.topics:
-        if _fetched_name(ctx, each) is None:
-            yield _unknown(each)
-        else:
-            name, partitions = next(answers)
-            yield _fetched_topic(name, each.topic_id, partitions)
-
-
-def _fetched_topic(
-    name: str, topic_id: bytes, partitions: tuple[FetchedOffset, ...]
-) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        name=name,
-        topic_id=topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(
-                partition_index=found.partition,
-                committed_offset=found.offset,
-                committed_leader_epoch=found.leader_epoch,
-                metadata=found.metadata,
-                error_code=found.error,
-            )
-            for found in partitions
-        ],
-    )
-
-
-def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        topic_id=topic.topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(
-                partition_index=index,
-                committed_offset=-1,
-                metadata="",
-                error_code=unknown_topic(None, by_id=True),
-            )
-            for index in topic.partition_indexes
-        ],
-    )
+                partition.error_code = error
+    if wants_all and ctx.version >= FETCH_TOPIC_IDS_SINCE:
+        topics, fetched.topics = fetched.topics, []
+        for topic in topics:
+            known = ctx.image.topics.get(topic.name)
+            if known is not None:
+                topic.topic_id = known.topic_id
+                fetched.topics.append(topic)
+    return fetched
 
 
 def _older(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
