@@ -9,7 +9,7 @@ token, can neither see nor change tokens. In Kafka: ``KafkaApis.allowTokenReques
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from minibroker.broker.apis.base import (
     SPECIAL,
@@ -117,6 +117,21 @@ async def change_expiry(
     return error, now_ms if token is None else token.expires_ms
 
 
+Response = TypeVar("Response")
+
+
+def _rejects(response: Callable[..., Response]) -> Callable[[Context, Any], Response | None]:
+    """Return a check of connections that may not change tokens, with the class of its response."""
+
+    def reject(ctx: Context, _request: Any) -> Response | None:
+        problem = requests_problem(ctx)
+        if not problem:
+            return None
+        return response(error_code=problem, expiry_timestamp_ms=NO_TIMESTAMP)
+
+    return reject
+
+
 # CreateDelegationToken (38) -----------------------------------------------------------------------
 #
 # Create a token that its owner can authenticate with (KIP-48). Versions 1-3. From version 3 on a
@@ -218,22 +233,12 @@ async def _renew_token(
     return RenewDelegationTokenResponse(error_code=error, expiry_timestamp_ms=expires_ms)
 
 
-def _reject_renewal(
-    ctx: Context, _request: RenewDelegationTokenRequest
-) -> RenewDelegationTokenResponse | None:
-    """The error of a connection that may not send requests about tokens."""
-    problem = requests_problem(ctx)
-    if not problem:
-        return None
-    return RenewDelegationTokenResponse(error_code=problem, expiry_timestamp_ms=NO_TIMESTAMP)
-
-
 RENEW_DELEGATION_TOKEN = at_controller(
     _renew_token,
     key=ApiKey.RENEW_DELEGATION_TOKEN,
     versions=(1, 2),
     requires=(),
-    reject=_reject_renewal,
+    reject=_rejects(RenewDelegationTokenResponse),
 )
 
 
@@ -258,22 +263,12 @@ async def _expire_token(
     return ExpireDelegationTokenResponse(error_code=error, expiry_timestamp_ms=expires_ms)
 
 
-def _reject_expiry(
-    ctx: Context, _request: ExpireDelegationTokenRequest
-) -> ExpireDelegationTokenResponse | None:
-    """The error of a connection that may not send requests about tokens."""
-    problem = requests_problem(ctx)
-    if not problem:
-        return None
-    return ExpireDelegationTokenResponse(error_code=problem, expiry_timestamp_ms=NO_TIMESTAMP)
-
-
 EXPIRE_DELEGATION_TOKEN = at_controller(
     _expire_token,
     key=ApiKey.EXPIRE_DELEGATION_TOKEN,
     versions=(1, 2),
     requires=(),
-    reject=_reject_expiry,
+    reject=_rejects(ExpireDelegationTokenResponse),
 )
 
 

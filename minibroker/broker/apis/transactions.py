@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Container, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
 from minibroker.broker.apis.base import (
@@ -105,6 +105,23 @@ AddPartitionsReply = dict[str, dict[tuple[str, int], ErrorCode]]
 """Errors by transactional id and partition."""
 
 
+Event = TypeVar("Event")
+
+
+class TransactionPart(NamedTuple, Generic[Event]):
+    """A transactional id, and what its coordinator is asked to do."""
+
+    transactional_id: str
+    event: Event
+
+
+def _known_error(ctx: Context, error: ErrorCode, fenced_since: int) -> ErrorCode:
+    """The error as clients know it that got PRODUCER_FENCED in a later version."""
+    if error is ErrorCode.PRODUCER_FENCED and ctx.version < fenced_since:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
 # InitProducerId (22) ------------------------------------------------------------------------------
 #
 # Allocate a producer id, or a new epoch for a transactional id. Versions 0-5. Without a
@@ -189,11 +206,10 @@ def _merge_init(
 ) -> InitProducerIdResponse:
     """Return the producer id and epoch, or the error."""
     reply = next(iter(replies.values()), None) or InitProducerReply(_init_problem(ctx, request))
-    error = reply.error
-    if error is ErrorCode.PRODUCER_FENCED and ctx.version < INIT_FENCED_SINCE:
-        error = ErrorCode.INVALID_PRODUCER_EPOCH
     return InitProducerIdResponse(
-        error_code=error, producer_id=reply.producer_id, producer_epoch=reply.epoch
+        error_code=_known_error(ctx, reply.error, INIT_FENCED_SINCE),
+        producer_id=reply.producer_id,
+        producer_epoch=reply.epoch,
     )
 
 
@@ -327,11 +343,6 @@ def transaction_result(
 ) -> AddPartitionsToTxnResult:
     """The result of one transaction."""
 
-    def error(name: str, index: int) -> ErrorCode:
-        code = errors[name, index]
-        fenced = code is ErrorCode.PRODUCER_FENCED and ctx.version < FENCED_SINCE
-        return ErrorCode.INVALID_PRODUCER_EPOCH if fenced else code
-
     return AddPartitionsToTxnResult(
         transactional_id=transaction.transactional_id,
         topic_results=[
@@ -339,7 +350,10 @@ def transaction_result(
                 name=topic.name,
                 results_by_partition=[
                     AddPartitionsToTxnPartitionResult(
-                        partition_index=index, partition_error_code=error(topic.name, index)
+                        partition_index=index,
+                        partition_error_code=_known_error(
+                            ctx, errors[topic.name, index], FENCED_SINCE
+                        ),
                     )
                     for index in topic.partitions
                 ],
@@ -408,14 +422,9 @@ ADD_PARTITIONS_TO_TXN: Api[
 # ``KafkaApis.handleAddOffsetsToTxnRequest``.
 
 
-class AddOffsetsPart(NamedTuple):
-    """The transaction, and the partition to add."""
-
-    transactional_id: str
-    event: AddPartitions
-
-
-def _split_offsets(ctx: Context, request: AddOffsetsToTxnRequest) -> Mapping[Owner, AddOffsetsPart]:
+def _split_offsets(
+    ctx: Context, request: AddOffsetsToTxnRequest
+) -> Mapping[Owner, TransactionPart[AddPartitions]]:
     """Send the request to the coordinator of the transactional id."""
     if not request.transactional_id:
         return {}
@@ -426,10 +435,10 @@ def _split_offsets(ctx: Context, request: AddOffsetsToTxnRequest) -> Mapping[Own
         client_version=0,
     )
     owner = ctx.transaction_owner(request.transactional_id)
-    return {owner: AddOffsetsPart(request.transactional_id, event)}
+    return {owner: TransactionPart(request.transactional_id, event)}
 
 
-def _add_offsets(scope: WorkerScope, part: AddOffsetsPart) -> ErrorCode:
+def _add_offsets(scope: WorkerScope, part: TransactionPart[AddPartitions]) -> ErrorCode:
     """Add the partition."""
     return scope.transactions.add_partitions(part.transactional_id, part.event)
 
@@ -439,13 +448,11 @@ def _merge_offsets(
 ) -> AddOffsetsToTxnResponse:
     """Return the error."""
     error = next(iter(replies.values()), ErrorCode.INVALID_REQUEST)
-    if error is ErrorCode.PRODUCER_FENCED and ctx.version < FENCED_SINCE:
-        error = ErrorCode.INVALID_PRODUCER_EPOCH
-    return AddOffsetsToTxnResponse(error_code=error)
+    return AddOffsetsToTxnResponse(error_code=_known_error(ctx, error, FENCED_SINCE))
 
 
 ADD_OFFSETS_TO_TXN: Api[
-    AddOffsetsToTxnRequest, AddOffsetsPart, ErrorCode, AddOffsetsToTxnResponse
+    AddOffsetsToTxnRequest, TransactionPart[AddPartitions], ErrorCode, AddOffsetsToTxnResponse
 ] = Api(
     key=ApiKey.ADD_OFFSETS_TO_TXN,
     versions=(0, 4),
@@ -472,14 +479,9 @@ EPOCH_BUMP_SINCE: Final = 5
 """First version of clients that continue with the epoch in the response."""
 
 
-class EndTxnPart(NamedTuple):
-    """The transaction to end, and how."""
-
-    transactional_id: str
-    event: EndTransaction
-
-
-def _split_end(ctx: Context, request: EndTxnRequest) -> Mapping[Owner, EndTxnPart]:
+def _split_end(
+    ctx: Context, request: EndTxnRequest
+) -> Mapping[Owner, TransactionPart[EndTransaction]]:
     """Send the request to the coordinator of the transactional id."""
     if not request.transactional_id:
         return {}
@@ -487,7 +489,7 @@ def _split_end(ctx: Context, request: EndTxnRequest) -> Mapping[Owner, EndTxnPar
         ctx.version, request.producer_id, request.producer_epoch, committed=request.committed
     )
     owner = ctx.transaction_owner(request.transactional_id)
-    return {owner: EndTxnPart(request.transactional_id, event)}
+    return {owner: TransactionPart(request.transactional_id, event)}
 
 
 def _end_event(
@@ -499,7 +501,7 @@ def _end_event(
     )
 
 
-async def _end(scope: WorkerScope, part: EndTxnPart) -> TransactionAnswer:
+async def _end(scope: WorkerScope, part: TransactionPart[EndTransaction]) -> TransactionAnswer:
     """Decide, and start to write markers."""
     return await scope.transactions.end(part.transactional_id, part.event)
 
@@ -531,14 +533,16 @@ def _end_in_one_step(
     return 0, ErrorCode.NONE, *answer.producer
 
 
-END_TXN: Api[EndTxnRequest, EndTxnPart, TransactionAnswer, EndTxnResponse] = Api(
-    key=ApiKey.END_TXN,
-    versions=(0, 5),
-    requires=(Requires(Operation.WRITE, Meaning.TRANSACTIONAL_ID),),
-    split=_split_end,
-    execute=_end,
-    merge=_merge_end,
-    single=SingleForm(Shape(), _end_in_one_step),
+END_TXN: Api[EndTxnRequest, TransactionPart[EndTransaction], TransactionAnswer, EndTxnResponse] = (
+    Api(
+        key=ApiKey.END_TXN,
+        versions=(0, 5),
+        requires=(Requires(Operation.WRITE, Meaning.TRANSACTIONAL_ID),),
+        split=_split_end,
+        execute=_end,
+        merge=_merge_end,
+        single=SingleForm(Shape(), _end_in_one_step),
+    )
 )
 
 

@@ -9,7 +9,7 @@ these are the checks in ``KafkaApis``, ``ControllerApis`` and ``DelegationTokenM
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from minibroker.broker.apis.authorization.checks import (
@@ -47,7 +47,7 @@ from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from minibroker_protocol.messages.create_partitions import CreatePartitionsTopicResult
 from minibroker_protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
-from minibroker_protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from minibroker_protocol.messages.delete_topics import DeletableTopicResult
 from minibroker_protocol.messages.describe_groups import DescribedGroup
 from minibroker_protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
@@ -70,6 +70,31 @@ from minibroker_protocol.types import ZERO_UUID
 
 _TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _GROUP_DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def _adding(array: str, elements: Sequence[Any]) -> Finish | None:
+    """Return a function that adds the elements of what was denied to an array of the response."""
+    if not elements:
+        return None
+
+    def finish(response: Any) -> Any:
+        getattr(response, array).extend(elements)
+        return response
+
+    return finish
+
+
+def _omitting(ctx: Context, array: str, resource: Resource, name: Callable[[Any], str]) -> Finish:
+    """Return a function that omits elements of the response without DESCRIBE."""
+
+    def finish(response: Any) -> Any:
+        elements = getattr(response, array)
+        visible, _ = allowed(ctx, Operation.DESCRIBE, resource, elements, name, quietly=True)
+        setattr(response, array, visible)
+        return response
+
+    return finish
+
 
 # Records ------------------------------------------------------------------------------------------
 
@@ -119,10 +144,10 @@ def fetch(ctx: Context, request: Any) -> Finish | None:
     request.topics, ctx.refused_topics = permitted, rejected
     request.max_wait_ms = 0  # A response with an error is sent immediately.
 
-    def finish(transactions_response: FetchResponse) -> FetchResponse:
-        if transactions_response.error_code == ErrorCode.NONE:
-            transactions_response.responses += [_not_read(ctx, topic) for topic in rejected]
-        return transactions_response
+    def finish(response: FetchResponse) -> FetchResponse:
+        if response.error_code == ErrorCode.NONE:
+            response.responses += [_not_read(ctx, topic) for topic in rejected]
+        return response
 
     return finish
 
@@ -161,8 +186,8 @@ def metadata(ctx: Context, request: Any) -> Finish:
         request.topics = permitted
     none_permitted = not wants_all and not permitted
 
-    def finish(transactions_response: MetadataResponse) -> MetadataResponse:
-        topics = [] if none_permitted else transactions_response.topics
+    def finish(response: MetadataResponse) -> MetadataResponse:
+        topics = [] if none_permitted else response.topics
         if wants_all:
             topics, _ = allowed(
                 ctx,
@@ -175,10 +200,10 @@ def metadata(ctx: Context, request: Any) -> Finish:
         for topic in topics:
             if topic.topic_authorized_operations != OPERATIONS_NOT_ASKED and topic.name is not None:
                 topic.topic_authorized_operations = authorized(ctx, Resource.TOPIC, topic.name)
-        transactions_response.topics = topics + rejected
-        if transactions_response.cluster_authorized_operations != OPERATIONS_NOT_ASKED:
-            transactions_response.cluster_authorized_operations = _cluster_operations(ctx)
-        return transactions_response
+        response.topics = topics + rejected
+        if response.cluster_authorized_operations != OPERATIONS_NOT_ASKED:
+            response.cluster_authorized_operations = _cluster_operations(ctx)
+        return response
 
     return finish
 
@@ -214,10 +239,10 @@ def _refusal(asked: Any) -> MetadataResponseTopic:
 def describe_cluster(ctx: Context, _request: Any) -> Finish:
     """Allow every caller; fill in the authorized operations if the request asks for them."""
 
-    def finish(transactions_response: Any) -> Any:
-        if transactions_response.cluster_authorized_operations != OPERATIONS_NOT_ASKED:
-            transactions_response.cluster_authorized_operations = _cluster_operations(ctx)
-        return transactions_response
+    def finish(response: Any) -> Any:
+        if response.cluster_authorized_operations != OPERATIONS_NOT_ASKED:
+            response.cluster_authorized_operations = _cluster_operations(ctx)
+        return response
 
     return finish
 
@@ -254,14 +279,14 @@ def describe_topic_partitions(ctx: Context, request: Any) -> Finish | Denied | N
             request.cursor = None
 
     def finish(
-        transactions_response: DescribeTopicPartitionsResponse,
+        response: DescribeTopicPartitionsResponse,
     ) -> DescribeTopicPartitionsResponse:
-        for topic in transactions_response.topics:
+        for topic in response.topics:
             assert topic.name is not None
             topic.topic_authorized_operations = authorized(ctx, Resource.TOPIC, topic.name)
         if not wants_all:
-            transactions_response.topics += rejected
-        return transactions_response
+            response.topics += rejected
+        return response
 
     return finish
 
@@ -278,22 +303,22 @@ def create_topics(ctx: Context, request: Any) -> Finish:
             _name_unless_repeated(request.topics),
         )
 
-    def finish(transactions_response: CreateTopicsResponse) -> CreateTopicsResponse:
+    def finish(response: CreateTopicsResponse) -> CreateTopicsResponse:
         if ctx.version >= CONFIGS_SINCE:
-            for made in transactions_response.topics:
+            for made in response.topics:
                 if made.error_code == ErrorCode.NONE and not ctx.allows(
                     Operation.DESCRIBE_CONFIGS, Resource.TOPIC, made.name, quietly=True
                 ):
                     made.topic_config_error_code = _TOPIC_DENIED
                     made.num_partitions = made.replication_factor = -1
                     made.configs = []
-        transactions_response.topics += [
+        response.topics += [
             CreatableTopicResult(
                 name=topic.name, error_code=_TOPIC_DENIED, error_message="Authorization failed."
             )
             for topic in rejected
         ]
-        return transactions_response
+        return response
 
     return finish
 
@@ -316,21 +341,15 @@ def create_partitions(ctx: Context, request: Any) -> Finish | None:
     request.topics, rejected = allowed(
         ctx, Operation.ALTER, Resource.TOPIC, request.topics, _name_unless_repeated(request.topics)
     )
-    if not rejected:
-        return None
-
-    def finish(transactions_response: Any) -> Any:
-        transactions_response.results += [
-            CreatePartitionsTopicResult(
-                name=topic.name,
-                error_code=_TOPIC_DENIED,
-                error_message="The topic authorization is failed.",
-            )
-            for topic in rejected
-        ]
-        return transactions_response
-
-    return finish
+    denied = [
+        CreatePartitionsTopicResult(
+            name=topic.name,
+            error_code=_TOPIC_DENIED,
+            error_message="The topic authorization is failed.",
+        )
+        for topic in rejected
+    ]
+    return _adding("results", denied)
 
 
 def delete_topics(ctx: Context, request: Any) -> Finish | None:
@@ -353,19 +372,12 @@ def delete_topics(ctx: Context, request: Any) -> Finish | None:
     request.topics, rejected = allowed(
         ctx, Operation.DELETE, Resource.TOPIC, request.topics, _deleted_name(ctx, request.topics)
     )
-    if not (rejected or rejected_names):
-        return None
     answers = [
         _not_deleted(ctx, name, ZERO_UUID)
         for name in (*rejected_names, *(topic.name for topic in rejected if topic.name is not None))
     ]
     answers += [_not_deleted(ctx, None, topic.topic_id) for topic in rejected if topic.name is None]
-
-    def finish(transactions_response: DeleteTopicsResponse) -> DeleteTopicsResponse:
-        transactions_response.responses += answers
-        return transactions_response
-
-    return finish
+    return _adding("responses", answers)
 
 
 def _deleted_name(ctx: Context, topics: Iterable[Any]) -> Callable[[Any], str | None]:
@@ -422,28 +434,20 @@ def find_coordinator(ctx: Context, request: Any) -> Finish | Denied | None:
             return None
         return Denied(error_response(FindCoordinatorResponse, ctx.version, request, error))
     rejected = [key for key in request.coordinator_keys if not may(key)]
-    if not rejected:
-        return None
     request.coordinator_keys = [key for key in request.coordinator_keys if key not in rejected]
-
-    def finish(transactions_response: FindCoordinatorResponse) -> FindCoordinatorResponse:
-        transactions_response.coordinators += [
-            error_element(Coordinator, ctx.version, key, error) for key in rejected
-        ]
-        return transactions_response
-
-    return finish
+    denied = [error_element(Coordinator, ctx.version, key, error) for key in rejected]
+    return _adding("coordinators", denied)
 
 
 def describe_groups(ctx: Context, request: Any) -> Finish:
     """Require DESCRIBE on each group; fill in the authorized operations on request."""
     request.groups, rejected = allowed(ctx, Operation.DESCRIBE, Resource.GROUP, request.groups, str)
 
-    def finish(transactions_response: Any) -> Any:
-        for group in transactions_response.groups:
+    def finish(response: Any) -> Any:
+        for group in response.groups:
             if group.authorized_operations != OPERATIONS_NOT_ASKED:
                 group.authorized_operations = authorized(ctx, Resource.GROUP, group.group_id)
-        transactions_response.groups += [
+        response.groups += [
             DescribedGroup(
                 group_id=group_id,
                 error_code=_GROUP_DENIED,
@@ -451,7 +455,7 @@ def describe_groups(ctx: Context, request: Any) -> Finish:
             )
             for group_id in rejected
         ]
-        return transactions_response
+        return response
 
     return finish
 
@@ -460,19 +464,7 @@ def list_groups(ctx: Context, _request: Any) -> Finish | None:
     """Show all groups with DESCRIBE on the cluster, otherwise those with DESCRIBE on the group."""
     if ctx.allows(Operation.DESCRIBE, Resource.CLUSTER, quietly=True):
         return None
-
-    def finish(transactions_response: Any) -> Any:
-        transactions_response.groups, _ = allowed(
-            ctx,
-            Operation.DESCRIBE,
-            Resource.GROUP,
-            transactions_response.groups,
-            lambda listed: listed.group_id,
-            quietly=True,
-        )
-        return transactions_response
-
-    return finish
+    return _omitting(ctx, "groups", Resource.GROUP, lambda listed: listed.group_id)
 
 
 def offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
@@ -487,17 +479,17 @@ def offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
     )
     hidden = [_hide_topics(ctx, group) for group in request.groups]
 
-    def finish(transactions_response: OffsetFetchResponse) -> OffsetFetchResponse:
-        for group, topics in zip(transactions_response.groups, hidden, strict=True):
+    def finish(response: OffsetFetchResponse) -> OffsetFetchResponse:
+        for group, topics in zip(response.groups, hidden, strict=True):
             group.topics = _visible(ctx, group.topics) + [
                 error_element(OffsetFetchResponseTopics, ctx.version, topic, _TOPIC_DENIED)
                 for topic in topics
             ]
-        transactions_response.groups += [
+        response.groups += [
             OffsetFetchResponseGroup(group_id=group.group_id, error_code=_GROUP_DENIED)
             for group in rejected
         ]
-        return transactions_response
+        return response
 
     return finish
 
@@ -507,12 +499,12 @@ def _older_offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
         return Denied(error_response(OffsetFetchResponse, ctx.version, request, _GROUP_DENIED))
     hidden = _hide_topics(ctx, request)
 
-    def finish(transactions_response: OffsetFetchResponse) -> OffsetFetchResponse:
-        transactions_response.topics = _visible(ctx, transactions_response.topics) + [
+    def finish(response: OffsetFetchResponse) -> OffsetFetchResponse:
+        response.topics = _visible(ctx, response.topics) + [
             error_element(OffsetFetchResponseTopic, ctx.version, topic, _TOPIC_DENIED)
             for topic in hidden
         ]
-        return transactions_response
+        return response
 
     return finish
 
@@ -592,8 +584,8 @@ def describe_transactions(ctx: Context, request: Any) -> Finish:
         ctx, Operation.DESCRIBE, resource, request.transactional_ids, str
     )
 
-    def finish(answer: Any) -> Any:
-        for state in answer.transaction_states:
+    def finish(response: Any) -> Any:
+        for state in response.transaction_states:
             state.topics, _ = allowed(
                 ctx,
                 Operation.DESCRIBE,
@@ -602,29 +594,22 @@ def describe_transactions(ctx: Context, request: Any) -> Finish:
                 lambda topic: topic.topic,
                 quietly=True,
             )
-        answer.transaction_states += [
+        response.transaction_states += [
             TransactionState(error_code=ERRORS[resource], transactional_id=each) for each in denied
         ]
-        return answer
+        return response
 
     return finish
 
 
 def list_transactions(ctx: Context, _request: Any) -> Finish:
     """Omit transactional ids without DESCRIBE."""
-
-    def finish(answer: Any) -> Any:
-        answer.transaction_states, _ = allowed(
-            ctx,
-            Operation.DESCRIBE,
-            Resource.TRANSACTIONAL_ID,
-            answer.transaction_states,
-            lambda listed: listed.transactional_id,
-            quietly=True,
-        )
-        return answer
-
-    return finish
+    return _omitting(
+        ctx,
+        "transaction_states",
+        Resource.TRANSACTIONAL_ID,
+        lambda listed: listed.transactional_id,
+    )
 
 
 # Delegation tokens --------------------------------------------------------------------------------
@@ -655,11 +640,9 @@ def describe_delegation_token(ctx: Context, _request: Any) -> Finish:
             or ctx.allows(Operation.DESCRIBE_TOKENS, Resource.USER, str(owner), quietly=True)
         )
 
-    def finish(transactions_response: Any) -> Any:
-        transactions_response.tokens = [
-            token for token in transactions_response.tokens if is_visible(token)
-        ]
-        return transactions_response
+    def finish(response: Any) -> Any:
+        response.tokens = [token for token in response.tokens if is_visible(token)]
+        return response
 
     return finish
 
