@@ -74,7 +74,7 @@ GENERIC_ERRORS_SINCE = 11
 """First version whose clients know TRANSACTION_ABORTABLE."""
 ADDS_PARTITIONS_SINCE = 12
 """First version whose clients leave it to the leader to add partitions (KIP-890)."""
-TOPIC_IDS_SINCE = 13
+TOPIC_IDS_SINCE: Final = 13
 """First version with topic ids."""
 NO_OFFSET = -1
 WITHOUT_LOG_START: Final = frozenset(

@@ -153,6 +153,11 @@ class LocalApis:
             reference=_no_records,
         )
 
+    async def create_topics(self, topics: Sequence[NewTopic]) -> None:
+        """Create topics, and let the processor know them."""
+        outcome = await self.cluster.create_topics(topics)
+        await self.controller.publish(outcome.updates)
+
     async def ask(
         self, api: Api[Any, Any, Any, Any], request: Any, version: int, listener: str = "PLAINTEXT"
     ) -> Any:
@@ -245,8 +250,7 @@ async def group_apis(make_apis: ApisMaker, tmp_path: Path) -> AsyncIterator[Loca
     Members do not wait for others: there is no initial delay.
     """
     apis: LocalApis = await make_apis("group.initial.rebalance.delay.ms=0")
-    outcome = await apis.cluster.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
-    await apis.controller.publish(outcome.updates)
+    await apis.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
     for owner in range(WORKERS):
         apis.workers[owner] = GroupWorker(apis.settings, tmp_path, Random(owner))
     yield apis
@@ -262,8 +266,7 @@ async def transaction_apis(apis: LocalApis, tmp_path: Path) -> AsyncIterator[Loc
     ``__transaction_state`` exists.
     """
     topics = [NewTopic("t", 3), NewTopic("u", 1), NewTopic(TRANSACTION_STATE_TOPIC)]
-    outcome = await apis.cluster.create_topics(topics)
-    await apis.controller.publish(outcome.updates)
+    await apis.create_topics(topics)
     apis.workers = {each: TransactionWorker(apis, each, tmp_path) for each in range(WORKERS)}
     async with trio.open_nursery() as nursery:
         for worker in apis.workers.values():
@@ -462,8 +465,7 @@ def _read(chunk: Any) -> bytes:
 async def log_apis(make_apis: ApisMaker, tmp_path: Path) -> AsyncIterator[LogApis]:
     """Yield APIs whose workers keep the logs of topics ``t`` (3 partitions) and ``u`` (1)."""
     made = LogApis((await make_apis()).controller)
-    outcome = await made.cluster.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
-    await made.controller.publish(outcome.updates)
+    await made.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
     for owner in range(WORKERS):
         made.workers[owner] = LogWorker(made, owner, tmp_path)
     yield made

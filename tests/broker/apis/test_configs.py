@@ -268,7 +268,7 @@ async def test_groups_and_client_metrics_are_stored_under_encoded_names(apis: An
 @pytest.fixture
 async def with_topic(apis: Any) -> Any:
     wanted = NewTopic("a", config=[("retention.ms", "5"), ("cleanup.policy", "compact,delete")])
-    await apis.controller.publish((await apis.cluster.create_topics([wanted])).updates)
+    await apis.create_topics([wanted])
     return apis
 
 
@@ -476,7 +476,7 @@ async def alter(
 @pytest.mark.parametrize("version", range(3))
 async def test_alter_configs_replaces_all_topic_overrides(apis: Any, version: int) -> None:
     wanted = NewTopic("t", config=[("retention.ms", "5"), ("segment.bytes", "1000")])
-    await apis.controller.publish((await apis.cluster.create_topics([wanted])).updates)
+    await apis.create_topics([wanted])
     assert await alter(apis, 2, "t", version, retention_ms="6") == (0, None)
     assert apis.controller.at_processor.topic_overrides("t") == {"retention.ms": "6"}
     assert await alter(apis, 2, "t", version) == (0, None)
@@ -500,7 +500,7 @@ Step = tuple[str, int, str | None]
 @pytest.fixture
 async def with_compacted_topic(apis: Any) -> Any:
     wanted = NewTopic("t", config=[("retention.ms", "5"), ("cleanup.policy", "compact")])
-    await apis.controller.publish((await apis.cluster.create_topics([wanted])).updates)
+    await apis.create_topics([wanted])
     return apis
 
 

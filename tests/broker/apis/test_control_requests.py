@@ -85,8 +85,7 @@ OTHER = 99
 @pytest.fixture
 async def apis(make_apis: ApisMaker) -> Any:
     made = await make_apis()
-    outcome = await made.cluster.create_topics([NewTopic("t", 2)])
-    await made.controller.publish(outcome.updates)
+    await made.create_topics([NewTopic("t", 2)])
     image = made.controller.at_processor
     topic = image.topics["t"]
     later = tuple(replace(partition, leader_epoch=5) for partition in topic.partitions)
@@ -314,8 +313,7 @@ UPDATE_METADATA_VERSIONS = range(9)
 @pytest.fixture
 async def racked(make_apis: ApisMaker) -> Any:
     made = await make_apis("broker.rack=r1")
-    outcome = await made.cluster.create_topics([NewTopic("t", 2)])
-    await made.controller.publish(outcome.updates)
+    await made.create_topics([NewTopic("t", 2)])
     return made
 
 
@@ -440,8 +438,7 @@ CONTROLLED_SHUTDOWN_VERSIONS = range(4)
 @pytest.fixture
 async def with_topic(make_apis: ApisMaker) -> Any:
     made = await make_apis()
-    outcome = await made.cluster.create_topics([NewTopic("t", 2)])
-    await made.controller.publish(outcome.updates)
+    await made.create_topics([NewTopic("t", 2)])
     return made
 
 

@@ -305,8 +305,7 @@ async def test_fetch_of_recreated_topic_by_old_id_is_unknown_topic_id(
     await append("u", 0)
     old = request(log_apis, ("u", 0, 0))
     await log_apis.controller.publish((await log_apis.cluster.delete_topics(["u"])).updates)
-    outcome = await log_apis.cluster.create_topics([NewTopic("u", 1)])
-    await log_apis.controller.publish(outcome.updates)
+    await log_apis.create_topics([NewTopic("u", 1)])
     assert found(await log_apis.ask(API, old, 13)) == [(ErrorCode.UNKNOWN_TOPIC_ID, 0)]
 
 
@@ -616,8 +615,7 @@ async def test_errors_are_repeated_until_the_topic_exists(
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     errors = {name: data.error_code for name, data in found.items()}
     assert errors == {("v", 0): unknown, ("t", 9): unknown}
-    outcome = await log_apis.cluster.create_topics([NewTopic("v", 1)])
-    await log_apis.controller.publish(outcome.updates)
+    await log_apis.create_topics([NewTopic("v", 1)])
     found = await fetch(client, 12)
     errors = {name: data.error_code for name, data in found.items()}
     assert errors == {("v", 0): 0, ("t", 9): unknown}
@@ -649,8 +647,7 @@ async def test_deleted_and_recreated_topic_of_a_session_has_the_error_of_each(
     await log_apis.controller.publish(outcome.updates)
     for _ in range(2):
         assert await errors() == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    outcome = await log_apis.cluster.create_topics([NewTopic("u", 1)])
-    await log_apis.controller.publish(outcome.updates)
+    await log_apis.create_topics([NewTopic("u", 1)])
     for _ in range(2):
         assert await errors() == {ErrorCode.INCONSISTENT_TOPIC_ID}
 

@@ -36,8 +36,7 @@ def about(*names: str, **fields: Any) -> MetadataRequest:
 
 
 async def with_topics(apis: Any, *names: str) -> None:
-    outcome = await apis.cluster.create_topics([NewTopic(name, 2) for name in names])
-    await apis.controller.publish(outcome.updates)
+    await apis.create_topics([NewTopic(name, 2) for name in names])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -217,8 +217,7 @@ async def test_large_batches_are_searched_in_a_thread(apis: Any, codec: Compress
 
 
 async def test_others_are_served_between_many_searches(apis: Any) -> None:
-    outcome = await apis.cluster.create_topics([NewTopic("wide", PARTITIONS)])
-    await apis.controller.publish(outcome.updates)
+    await apis.create_topics([NewTopic("wide", PARTITIONS)])
     record = build_batch([Record(0, 4000, None, b"")])
     data = [PartitionProduceData(index=i, records=record) for i in range(PARTITIONS)]
     topics = [TopicProduceData(name="wide", partition_data=data)]

@@ -33,8 +33,7 @@ NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
 
 @pytest.fixture
 async def led(apis: Any) -> Any:
-    outcome = await apis.cluster.create_topics([NewTopic("t", 2)])
-    await apis.controller.publish(outcome.updates)
+    await apis.create_topics([NewTopic("t", 2)])
     return apis
 
 
@@ -117,8 +116,7 @@ UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 @pytest.fixture
 async def settled(apis: Any) -> Any:
-    outcome = await apis.cluster.create_topics([NewTopic("t", 2)])
-    await apis.controller.publish(outcome.updates)
+    await apis.create_topics([NewTopic("t", 2)])
     return apis
 
 

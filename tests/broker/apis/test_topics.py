@@ -97,8 +97,7 @@ async def test_create_topics_without_topics_returns_empty_list(apis: Any) -> Non
 
 @pytest.fixture
 async def with_topic(apis: Any) -> Any:
-    outcome = await apis.cluster.create_topics([NewTopic("a", 1)])
-    await apis.controller.publish(outcome.updates)
+    await apis.create_topics([NewTopic("a", 1)])
     return apis
 
 
@@ -252,10 +251,7 @@ Place = tuple[str, int]
 async def paged(make_apis: Any) -> Any:
     """Topics ``a`` (3 partitions), ``b`` (2) and ``c`` (1), at most 4 partitions a page."""
     apis = await make_apis("max.request.partition.size.limit=4")
-    outcome = await apis.cluster.create_topics(
-        [NewTopic("c", 1), NewTopic("a", 3), NewTopic("b", 2)]
-    )
-    await apis.controller.publish(outcome.updates)
+    await apis.create_topics([NewTopic("c", 1), NewTopic("a", 3), NewTopic("b", 2)])
     return apis
 
 

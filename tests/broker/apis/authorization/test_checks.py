@@ -74,8 +74,7 @@ KINDS = {(2, "mine"): 0, (2, "theirs"): 29, (4, "1"): 31, (32, "a-group"): 30, (
 @pytest.fixture
 async def apis(make_apis: ApisMaker) -> Any:
     made = await make_apis(*SETTINGS)
-    outcome = await made.cluster.create_topics([NewTopic("mine"), NewTopic("theirs")])
-    await made.controller.publish(outcome.updates)
+    await made.create_topics([NewTopic("mine"), NewTopic("theirs")])
     await grant(made, Resource.TOPIC, "mine", Operation.ALTER_CONFIGS)
     return made
 
