@@ -200,13 +200,10 @@ def _points(compression: int, metrics: bytes) -> list[MetricPoint] | str:
 def _merge_push(
     _ctx: Context, _request: PushTelemetryRequest, replies: Mapping[Owner, PushTelemetryReply]
 ) -> PushTelemetryResponse:
-    """The error."""
     return PushTelemetryResponse(error_code=replies.get(CONTROLLER, ErrorCode.INVALID_REQUEST))
 
 
-PUSH_TELEMETRY: Api[
-    PushTelemetryRequest, PushTelemetryPart, PushTelemetryReply, PushTelemetryResponse
-] = Api(
+PUSH_TELEMETRY = Api(
     key=ApiKey.PUSH_TELEMETRY,
     versions=(0, 0),
     requires=(),

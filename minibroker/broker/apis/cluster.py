@@ -61,7 +61,6 @@ CONTROLLERS = 2
 
 
 def _describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Describe the cluster from the image."""
     if request.endpoint_type != BROKERS:
         known = request.endpoint_type == CONTROLLERS
         return DescribeClusterResponse(
@@ -235,7 +234,6 @@ UPDATE_FEATURES = at_controller(
 
 
 def _unregister_broker(ctx: Context, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
-    """The error for this id."""
     broker_id = request.broker_id
     if broker_id not in ctx.image.brokers:
         return UnregisterBrokerResponse(

@@ -368,7 +368,6 @@ def _invalid_changes(
 
 
 def _describe_configs(ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Describe each resource independently."""
     return DescribeConfigsResponse(
         results=[_described(ctx, request, resource) for resource in request.resources]
     )
@@ -515,7 +514,6 @@ _RESOURCE_NAMES: Final[Mapping[int, Callable[[Context], Iterable[str]]]] = {
 def _list_config_resources(
     ctx: Context, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """List the resources of the requested types."""
     types = set(request.resource_types) or set(_RESOURCE_NAMES)
     if ctx.version == 0:
         types = {CLIENT_METRICS_TYPE}
@@ -549,7 +547,6 @@ LIST_CONFIG_RESOURCES = without_owner(
 async def _alter_configs(
     scope: ControllerScope, request: ControllerRequest[AlterConfigsRequest]
 ) -> AlterConfigsResponse:
-    """One result per resource, in the order of the request."""
     message = request.message
     changes = tuple(map(_replacement, message.resources))
     rejections = await change_configs(
@@ -586,7 +583,6 @@ ALTER_CONFIGS = at_controller(
 async def _incremental_alter_configs(
     scope: ControllerScope, request: ControllerRequest[IncrementalAlterConfigsRequest]
 ) -> IncrementalAlterConfigsResponse:
-    """One result per resource, in the order of the request."""
     message = request.message
     changes = tuple(map(_increment, message.resources))
     rejections = await change_configs(

@@ -515,7 +515,7 @@ async def _wait_and_read_session(
     return _LOST
 
 
-API: Api[FetchRequest, Part, Any, FetchResponse] = Api(
+API = Api(
     key=ApiKey.FETCH,
     versions=(4, 18),
     requires=SPECIAL,

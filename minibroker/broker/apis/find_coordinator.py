@@ -166,7 +166,7 @@ def execute_single(
 
 SINGLE: Final = SingleForm(Shape(frozenset({"coordinator_keys", "coordinators"})), execute_single)
 
-API: Api[FindCoordinatorRequest, None, None, FindCoordinatorResponse] = Api(
+API = Api(
     key=ApiKey.FIND_COORDINATOR,
     versions=(0, 6),
     requires=SPECIAL,

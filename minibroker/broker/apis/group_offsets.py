@@ -159,7 +159,6 @@ def _commit(scope: WorkerScope, part: OffsetCommitPart) -> OffsetCommitReply:
 def _merge_commit(
     ctx: Context, request: OffsetCommitRequest, replies: Mapping[Owner, OffsetCommitReply]
 ) -> OffsetCommitResponse:
-    """Return one error per partition, in the order of the request."""
     errors = all_results(replies)
     return OffsetCommitResponse(
         topics=[_committed_topic(ctx, topic, errors) for topic in request.topics]
@@ -220,9 +219,7 @@ _COMMIT_SINGLE: Final = SingleForm(
     Shape(frozenset({"topics"}), frozenset({"partitions"})), _commit_in_one_step
 )
 
-OFFSET_COMMIT: Api[
-    OffsetCommitRequest, OffsetCommitPart, OffsetCommitReply, OffsetCommitResponse
-] = Api(
+OFFSET_COMMIT = Api(
     key=ApiKey.OFFSET_COMMIT,
     versions=(2, 10),
     requires=(
@@ -340,7 +337,6 @@ async def commit_in_transaction(
 def _merge_txn_commit(
     ctx: Context, request: TxnOffsetCommitRequest, replies: Mapping[Owner, TxnOffsetCommitReply]
 ) -> TxnOffsetCommitResponse:
-    """Return one error per partition, in the order of the request."""
     errors = all_results(replies)
 
     return TxnOffsetCommitResponse(
@@ -379,9 +375,7 @@ def _txn_committed_topic(
     )
 
 
-TXN_OFFSET_COMMIT: Api[
-    TxnOffsetCommitRequest, TxnOffsetCommitPart, TxnOffsetCommitReply, TxnOffsetCommitResponse
-] = Api(
+TXN_OFFSET_COMMIT = Api(
     key=ApiKey.TXN_OFFSET_COMMIT,
     versions=(0, 6),
     requires=(
@@ -424,7 +418,6 @@ OffsetFetchReply = dict[int, OffsetFetchResponseGroup]
 
 
 def _split_fetch(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, OffsetFetchPart]:
-    """Send each group to its owner."""
     parts = parts_by_owner(
         (ctx.group_owner(group.group_id), (place, _with_names(ctx, group)))
         for place, group in enumerate(_requested_groups(ctx, request))
@@ -471,7 +464,6 @@ def _with_names(ctx: Context, group: OffsetFetchRequestGroup) -> OffsetFetchRequ
 
 
 def _fetch_groups(scope: WorkerScope, part: OffsetFetchPart) -> OffsetFetchReply:
-    """Look up the offsets."""
     return {place: _fetch(scope, part, group) for place, group in part.groups}
 
 
@@ -527,7 +519,6 @@ def _fetched_partition(
 def _merge_fetch(
     ctx: Context, request: OffsetFetchRequest, replies: Mapping[Owner, OffsetFetchReply]
 ) -> OffsetFetchResponse:
-    """Return the groups in the order of the request."""
     found = all_results(replies)
     groups = [
         _fetched_group(ctx, found[place], wants_all=group.topics is None)
@@ -610,7 +601,7 @@ _FETCH_SINGLE: Final = SingleForm(
     _fetch_in_one_step,
 )
 
-OFFSET_FETCH: Api[OffsetFetchRequest, OffsetFetchPart, OffsetFetchReply, OffsetFetchResponse] = Api(
+OFFSET_FETCH = Api(
     key=ApiKey.OFFSET_FETCH,
     versions=(1, 10),
     requires=SPECIAL,
@@ -664,7 +655,6 @@ def _delete(scope: WorkerScope, part: OffsetDeletePart) -> OffsetDeleteReply:
 def _merge_deletion(
     _ctx: Context, request: OffsetDeleteRequest, replies: Mapping[Owner, OffsetDeleteReply]
 ) -> OffsetDeleteResponse:
-    """Return one error per partition, in the order of the request."""
     (reply,) = replies.values()
     if reply.error is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=reply.error)
@@ -686,9 +676,7 @@ def _merge_deletion(
     )
 
 
-OFFSET_DELETE: Api[
-    OffsetDeleteRequest, OffsetDeletePart, OffsetDeleteReply, OffsetDeleteResponse
-] = Api(
+OFFSET_DELETE = Api(
     key=ApiKey.OFFSET_DELETE,
     versions=(0, 0),
     requires=(

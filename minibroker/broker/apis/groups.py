@@ -1,8 +1,8 @@
 """The requests of groups: their members' and those of administrators.
 
 Each is executed by the worker that owns the group, which has the rules; its event and its result
-are records of `groups.events`. Invariant: a group's requests have one owner. In Kafka:
-``GroupCoordinatorService``.
+are records of `groups.events`. Invariant: a group's requests have one owner, and the groups of a
+request are answered in its order. In Kafka: ``GroupCoordinatorService``.
 """
 
 from __future__ import annotations
@@ -104,7 +104,6 @@ def _to_owner(ctx: Context, group_id: str, event: Event) -> Mapping[Owner, Group
 def _split_join(
     ctx: Context, request: JoinGroupRequest
 ) -> Mapping[Owner, GroupPart[JoinRequested]]:
-    """Send the request to the group's owner."""
     both = request.session_timeout_ms
     event = JoinRequested(
         member_id=request.member_id,
@@ -158,7 +157,7 @@ def _merge_join(
     )
 
 
-JOIN_GROUP: Api[JoinGroupRequest, GroupPart[JoinRequested], JoinResult, JoinGroupResponse] = Api(
+JOIN_GROUP = Api(
     key=ApiKey.JOIN_GROUP,
     versions=(0, 9),
     requires=(Requires(Operation.READ, Meaning.GROUP),),
@@ -210,7 +209,6 @@ def _sync(scope: WorkerScope, part: GroupPart[SyncRequested]) -> SyncResult | Aw
 def _merge_sync(
     _ctx: Context, _request: SyncGroupRequest, replies: Mapping[Owner, SyncResult]
 ) -> SyncGroupResponse:
-    """Build the response from the owner's result."""
     protocol_error = SyncResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     result = next(iter(replies.values()), protocol_error)
     return SyncGroupResponse(
@@ -221,7 +219,7 @@ def _merge_sync(
     )
 
 
-SYNC_GROUP: Api[SyncGroupRequest, GroupPart[SyncRequested], SyncResult, SyncGroupResponse] = Api(
+SYNC_GROUP = Api(
     key=ApiKey.SYNC_GROUP,
     versions=(0, 5),
     requires=(Requires(Operation.READ, Meaning.GROUP),),
@@ -241,7 +239,6 @@ SYNC_GROUP: Api[SyncGroupRequest, GroupPart[SyncRequested], SyncResult, SyncGrou
 def _split_heartbeat(
     ctx: Context, request: HeartbeatRequest
 ) -> Mapping[Owner, GroupPart[HeartbeatReceived]]:
-    """Send the request to the group's owner."""
     event = HeartbeatReceived(
         member_id=request.member_id,
         generation=request.generation_id,
@@ -258,7 +255,6 @@ def _heartbeat(scope: WorkerScope, part: GroupPart[HeartbeatReceived]) -> ErrorC
 def _merge_heartbeat(
     _ctx: Context, _request: HeartbeatRequest, replies: Mapping[Owner, ErrorCode]
 ) -> HeartbeatResponse:
-    """Build the response from the owner's error."""
     (error,) = replies.values()
     return HeartbeatResponse(error_code=error)
 
@@ -277,7 +273,7 @@ def _heartbeat_in_one_step(
     return (0, error) if error is ErrorCode.NONE else None
 
 
-HEARTBEAT: Api[HeartbeatRequest, GroupPart[HeartbeatReceived], ErrorCode, HeartbeatResponse] = Api(
+HEARTBEAT = Api(
     key=ApiKey.HEARTBEAT,
     versions=(0, 4),
     requires=(Requires(Operation.READ, Meaning.GROUP),),
@@ -302,7 +298,6 @@ SEVERAL_MEMBERS_SINCE: Final = 3
 def _split_leave(
     ctx: Context, request: LeaveGroupRequest
 ) -> Mapping[Owner, GroupPart[LeaveRequested]]:
-    """Send the request to the group's owner."""
     if ctx.version < SEVERAL_MEMBERS_SINCE:
         members: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
     else:
@@ -315,7 +310,6 @@ def _split_leave(
 
 
 def _leave(scope: WorkerScope, part: GroupPart[LeaveRequested]) -> LeaveResult:
-    """Remove the members."""
     return scope.groups.leave(part.group_id, part.event)
 
 
@@ -341,15 +335,13 @@ def _merge_leave(
     )
 
 
-LEAVE_GROUP: Api[LeaveGroupRequest, GroupPart[LeaveRequested], LeaveResult, LeaveGroupResponse] = (
-    Api(
-        key=ApiKey.LEAVE_GROUP,
-        versions=(0, 5),
-        requires=(Requires(Operation.READ, Meaning.GROUP),),
-        split=_split_leave,
-        execute=_leave,
-        merge=_merge_leave,
-    )
+LEAVE_GROUP = Api(
+    key=ApiKey.LEAVE_GROUP,
+    versions=(0, 5),
+    requires=(Requires(Operation.READ, Meaning.GROUP),),
+    split=_split_leave,
+    execute=_leave,
+    merge=_merge_leave,
 )
 
 
@@ -369,7 +361,6 @@ DescribeGroupsReply = dict[str, GroupDescription | ErrorCode]
 
 
 def _split_description(ctx: Context, request: DescribeGroupsRequest) -> Mapping[Owner, GroupIds]:
-    """Send to each owner the ids of its groups."""
     return _ids_by_owner(ctx, request.groups)
 
 
@@ -390,7 +381,6 @@ def _describe(scope: WorkerScope, part: GroupIds) -> DescribeGroupsReply:
 def _merge_descriptions(
     ctx: Context, request: DescribeGroupsRequest, replies: Mapping[Owner, DescribeGroupsReply]
 ) -> DescribeGroupsResponse:
-    """Return the groups in the order of the request."""
     found = all_results(replies)
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
     return DescribeGroupsResponse(
@@ -435,9 +425,7 @@ def _described_group(
     )
 
 
-DESCRIBE_GROUPS: Api[
-    DescribeGroupsRequest, GroupIds, DescribeGroupsReply, DescribeGroupsResponse
-] = Api(
+DESCRIBE_GROUPS = Api(
     key=ApiKey.DESCRIBE_GROUPS,
     versions=(0, 6),
     requires=SPECIAL,
@@ -469,14 +457,12 @@ class ListGroupsReply(NamedTuple):
 
 
 def _split_listing(ctx: Context, request: ListGroupsRequest) -> Mapping[Owner, ListGroupsPart]:
-    """Send the request to every worker."""
     states = frozenset(name.strip().lower() for name in request.states_filter)
     types = frozenset(name.lower() for name in request.types_filter)
     return dict.fromkeys(range(ctx.workers), ListGroupsPart(states, types))
 
 
 def _list(scope: WorkerScope, part: ListGroupsPart) -> ListGroupsReply:
-    """List this worker's groups."""
     loading = bool(scope.groups.unloaded)
     return ListGroupsReply(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE,
@@ -507,7 +493,7 @@ def _merge_listing(
     )
 
 
-LIST_GROUPS: Api[ListGroupsRequest, ListGroupsPart, ListGroupsReply, ListGroupsResponse] = Api(
+LIST_GROUPS = Api(
     key=ApiKey.LIST_GROUPS,
     versions=(0, 5),
     requires=SPECIAL,
@@ -530,19 +516,16 @@ DeleteGroupsReply = dict[str, ErrorCode]
 
 
 def _split_deletion(ctx: Context, request: DeleteGroupsRequest) -> Mapping[Owner, GroupIds]:
-    """Send to each owner the ids of its groups."""
     return _ids_by_owner(ctx, request.groups_names)
 
 
 def _delete(scope: WorkerScope, part: GroupIds) -> DeleteGroupsReply:
-    """Delete the groups; return an error for each."""
     return {group_id: scope.groups.delete_group(group_id) for group_id in part}
 
 
 def _merge_deletions(
     _ctx: Context, request: DeleteGroupsRequest, replies: Mapping[Owner, DeleteGroupsReply]
 ) -> DeleteGroupsResponse:
-    """Return one error per group."""
     errors = all_results(replies)
     return DeleteGroupsResponse(
         results=[
@@ -552,7 +535,7 @@ def _merge_deletions(
     )
 
 
-DELETE_GROUPS: Api[DeleteGroupsRequest, GroupIds, DeleteGroupsReply, DeleteGroupsResponse] = Api(
+DELETE_GROUPS = Api(
     key=ApiKey.DELETE_GROUPS,
     versions=(0, 3),
     requires=(Requires(Operation.DELETE, Meaning.GROUP),),
@@ -579,7 +562,6 @@ CONSUMER_GROUPS_TEXT: Final = (
 def _consumer_group_heartbeat(
     ctx: Context, _request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    """Reject the request."""
     ctx.unserved = CONSUMER_GROUPS
     return ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=CONSUMER_GROUPS_TEXT

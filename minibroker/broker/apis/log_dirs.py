@@ -121,9 +121,7 @@ def _merge_descriptions(
     return DescribeLogDirsResponse(results=[result])
 
 
-DESCRIBE_LOG_DIRS: Api[
-    DescribeLogDirsRequest, DescribeLogDirsPart, DescribeLogDirsReply, DescribeLogDirsResponse
-] = Api(
+DESCRIBE_LOG_DIRS = Api(
     key=ApiKey.DESCRIBE_LOG_DIRS,
     versions=(1, 5),
     requires=(Requires(Operation.DESCRIBE, Meaning.CLUSTER),),
@@ -196,9 +194,7 @@ def _move_error(ctx: Context, topic: str, index: int, *, is_own: bool) -> ErrorC
     return ErrorCode.NONE
 
 
-ALTER_REPLICA_LOG_DIRS: Api[
-    AlterReplicaLogDirsRequest, None, AlterReplicaLogDirsReply, AlterReplicaLogDirsResponse
-] = Api(
+ALTER_REPLICA_LOG_DIRS = Api(
     key=ApiKey.ALTER_REPLICA_LOG_DIRS,
     versions=(1, 2),
     requires=(Requires(Operation.ALTER, Meaning.CLUSTER),),

@@ -230,7 +230,7 @@ def _partition(
     )
 
 
-API: Api[MetadataRequest, MetadataPart, MetadataReply, MetadataResponse] = Api(
+API = Api(
     key=ApiKey.METADATA,
     versions=(0, 13),
     requires=SPECIAL,

@@ -263,7 +263,6 @@ def _find(partition: Partition, query: OffsetQuery) -> ListOffsetsPartitionRespo
 def _merge_list(
     ctx: Context, request: ListOffsetsRequest, replies: Mapping[Owner, ListOffsetsReply]
 ) -> ListOffsetsResponse:
-    """All partitions in the order of the request."""
     found = all_results(replies)
     repeated = _repeated_partitions(request)
     return ListOffsetsResponse(
@@ -289,7 +288,7 @@ def _listed_partitions(
             yield found.get((topic.name, index)) or _offset_error(index, _UNKNOWN)
 
 
-LIST_OFFSETS: Api[ListOffsetsRequest, ListOffsetsPart, ListOffsetsReply, ListOffsetsResponse] = Api(
+LIST_OFFSETS = Api(
     key=ApiKey.LIST_OFFSETS,
     versions=(1, 11),
     requires=(Requires(Operation.DESCRIBE, Meaning.TOPIC),),
@@ -314,7 +313,6 @@ EpochReply = dict[TopicPartition, EpochEndOffset]
 
 
 def _split_epochs(ctx: Context, request: OffsetForLeaderEpochRequest) -> Mapping[Owner, EpochPart]:
-    """The partitions that exist, by owner."""
     return parts_by_owner(
         (ctx.partition_owner(topic.topic, each.partition), (topic.topic, each))
         for topic in request.topics
@@ -346,7 +344,6 @@ def _look_up_epoch(
 def _merge_epochs(
     _ctx: Context, request: OffsetForLeaderEpochRequest, replies: Mapping[Owner, EpochReply]
 ) -> OffsetForLeaderEpochResponse:
-    """All partitions in the order of the request."""
     results = all_results(replies)
     return OffsetForLeaderEpochResponse(
         topics=[
@@ -363,9 +360,7 @@ def _merge_epochs(
     )
 
 
-OFFSET_FOR_LEADER_EPOCH: Api[
-    OffsetForLeaderEpochRequest, EpochPart, EpochReply, OffsetForLeaderEpochResponse
-] = Api(
+OFFSET_FOR_LEADER_EPOCH = Api(
     key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
     versions=(2, 4),
     requires=(Requires(Operation.DESCRIBE, Meaning.TOPIC, or_cluster=Operation.CLUSTER_ACTION),),
@@ -413,7 +408,6 @@ def _deletion_problem(ctx: Context, name: str) -> ErrorCode:
 
 
 def _delete_records(scope: WorkerScope, part: DeletionPart) -> DeletionReply:
-    """Delete the records of each partition."""
     return {
         (topic, each.partition_index): _delete_before(scope, topic, each) for topic, each in part
     }
@@ -439,7 +433,6 @@ def _deletion_error(index: int, error: ErrorCode) -> DeleteRecordsPartitionResul
 def _merge_deletion(
     ctx: Context, request: DeleteRecordsRequest, replies: Mapping[Owner, DeletionReply]
 ) -> DeleteRecordsResponse:
-    """All partitions in the order of the request."""
     done = all_results(replies)
     results = []
     for topic in request.topics:
@@ -453,7 +446,7 @@ def _merge_deletion(
     return DeleteRecordsResponse(topics=results)
 
 
-DELETE_RECORDS: Api[DeleteRecordsRequest, DeletionPart, DeletionReply, DeleteRecordsResponse] = Api(
+DELETE_RECORDS = Api(
     key=ApiKey.DELETE_RECORDS,
     versions=(0, 2),
     requires=(Requires(Operation.DELETE, Meaning.TOPIC),),
@@ -482,7 +475,6 @@ ProducersReply = dict[TopicPartition, PartitionResponse]
 def _split_producers(
     ctx: Context, request: DescribeProducersRequest
 ) -> Mapping[Owner, ProducersPart]:
-    """The existing partitions by owner."""
     return parts_by_owner(
         (ctx.partition_owner(topic.name, index), (topic.name, index))
         for topic in request.topics
@@ -492,7 +484,6 @@ def _split_producers(
 
 
 def _describe_producers(scope: WorkerScope, part: ProducersPart) -> ProducersReply:
-    """The producers of each partition."""
     return {(topic, index): _producers_of(scope, topic, index) for topic, index in part}
 
 
@@ -521,7 +512,6 @@ def _producers_of(scope: WorkerScope, topic: str, index: int) -> PartitionRespon
 def _merge_producers(
     ctx: Context, request: DescribeProducersRequest, replies: Mapping[Owner, ProducersReply]
 ) -> DescribeProducersResponse:
-    """All partitions in the order of the request."""
     results = all_results(replies)
     return DescribeProducersResponse(
         topics=[_producers_topic(ctx, topic, results) for topic in request.topics]
@@ -546,9 +536,7 @@ def _producers_topic(ctx: Context, topic: TopicRequest, results: ProducersReply)
     return response
 
 
-DESCRIBE_PRODUCERS: Api[
-    DescribeProducersRequest, ProducersPart, ProducersReply, DescribeProducersResponse
-] = Api(
+DESCRIBE_PRODUCERS = Api(
     key=ApiKey.DESCRIBE_PRODUCERS,
     versions=(0, 0),
     requires=(Requires(Operation.READ, Meaning.TOPIC, text="Topic authorization failed."),),

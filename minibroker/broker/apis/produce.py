@@ -477,7 +477,7 @@ SINGLE: Final = SingleForm(
     execute_single,
 )
 
-API: Api[ProduceRequest, ProducePart, ProduceReply, ProduceResponse] = Api(
+API = Api(
     key=ApiKey.PRODUCE,
     versions=(0, 13),
     requires=SPECIAL,

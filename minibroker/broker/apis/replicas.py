@@ -250,7 +250,6 @@ ALTER_PARTITION_REASSIGNMENTS = without_owner(
 def _list_reassignments(
     _ctx: Context, _request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """Return the empty list."""
     return ListPartitionReassignmentsResponse(error_message=None)
 
 

@@ -25,7 +25,6 @@ from minibroker_protocol.registry import ApiKey
 
 
 def _reject_handshake(_ctx: Context, _request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-    """Reject the request with ILLEGAL_SASL_STATE."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
@@ -51,7 +50,6 @@ SASL_HANDSHAKE = without_owner(
 def _reject_authenticate(
     _ctx: Context, _request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
-    """Reject the request with ILLEGAL_SASL_STATE."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE,
         error_message="SaslAuthenticate request received after successful authentication",

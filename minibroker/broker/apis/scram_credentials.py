@@ -50,7 +50,6 @@ from minibroker_protocol.registry import ApiKey
 def _describe_credentials(
     ctx: Context, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Describe each user independently."""
     counts = Counter(user.name for user in request.users or ())
     if not counts:
         counts = Counter(users(ctx.image))
@@ -101,7 +100,6 @@ UserRejections = dict[str, ChangeRejected | None]
 def _split_alteration(
     _ctx: Context, request: AlterUserScramCredentialsRequest
 ) -> Mapping[Owner, CredentialChanges]:
-    """Send everything to the controller."""
     deletions = (CredentialChange(one.name, one.mechanism, None) for one in request.deletions)
     return {CONTROLLER: (*deletions, *map(_upsertion, request.upsertions))}
 
@@ -127,7 +125,6 @@ def _merge_alteration(
     _request: AlterUserScramCredentialsRequest,
     replies: Mapping[Owner, UserRejections],
 ) -> AlterUserScramCredentialsResponse:
-    """One result per user, in the order of the request."""
     return AlterUserScramCredentialsResponse(
         results=[
             AlterUserScramCredentialsResult(
@@ -142,7 +139,6 @@ def _merge_alteration(
 def _refuse_alteration(
     request: AlterUserScramCredentialsRequest, error: ErrorCode
 ) -> AlterUserScramCredentialsResponse:
-    """The same error for each user."""
     names = [one.name for one in request.deletions]
     names += [one.name for one in request.upsertions]
     return AlterUserScramCredentialsResponse(
@@ -155,12 +151,7 @@ def _refuse_alteration(
     )
 
 
-ALTER_USER_SCRAM_CREDENTIALS: Api[
-    AlterUserScramCredentialsRequest,
-    CredentialChanges,
-    UserRejections,
-    AlterUserScramCredentialsResponse,
-] = Api(
+ALTER_USER_SCRAM_CREDENTIALS = Api(
     key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     versions=(0, 0),
     requires=(Requires(Operation.ALTER, Meaning.CLUSTER, refusal=_refuse_alteration),),

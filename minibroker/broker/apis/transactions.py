@@ -204,7 +204,6 @@ async def _init_producer(scope: WorkerScope, part: _InitPart) -> InitProducerRep
 def _merge_init(
     ctx: Context, request: InitProducerIdRequest, replies: Mapping[Owner, InitProducerReply]
 ) -> InitProducerIdResponse:
-    """Return the producer id and epoch, or the error."""
     reply = next(iter(replies.values()), None) or InitProducerReply(_init_problem(ctx, request))
     return InitProducerIdResponse(
         error_code=_known_error(ctx, reply.error, INIT_FENCED_SINCE),
@@ -213,9 +212,7 @@ def _merge_init(
     )
 
 
-INIT_PRODUCER_ID: Api[
-    InitProducerIdRequest, _InitPart, InitProducerReply, InitProducerIdResponse
-] = Api(
+INIT_PRODUCER_ID = Api(
     key=ApiKey.INIT_PRODUCER_ID,
     versions=(0, 5),
     requires=SPECIAL,
@@ -323,7 +320,6 @@ def _add_to_one(scope: WorkerScope, part: PartitionsToAdd) -> PartitionErrors:
 def _merge_partitions(
     ctx: Context, request: AddPartitionsToTxnRequest, replies: Mapping[Owner, AddPartitionsReply]
 ) -> AddPartitionsToTxnResponse:
-    """Return an error for each partition, in the order of the request."""
     found = all_results(replies)
     results = []
     for each in transactions_of(ctx, request):
@@ -401,9 +397,7 @@ _ADD_PARTITIONS_SINGLE: Final = SingleForm(
     _add_partitions_in_one_step,
 )
 
-ADD_PARTITIONS_TO_TXN: Api[
-    AddPartitionsToTxnRequest, AddPartitionsPart, AddPartitionsReply, AddPartitionsToTxnResponse
-] = Api(
+ADD_PARTITIONS_TO_TXN = Api(
     key=ApiKey.ADD_PARTITIONS_TO_TXN,
     versions=(0, 5),
     requires=SPECIAL,
@@ -425,7 +419,6 @@ ADD_PARTITIONS_TO_TXN: Api[
 def _split_offsets(
     ctx: Context, request: AddOffsetsToTxnRequest
 ) -> Mapping[Owner, TransactionPart[AddPartitions]]:
-    """Send the request to the coordinator of the transactional id."""
     if not request.transactional_id:
         return {}
     index = offsets_partition(request.group_id, ctx.settings[OFFSETS_TOPIC_NUM_PARTITIONS])
@@ -439,21 +432,17 @@ def _split_offsets(
 
 
 def _add_offsets(scope: WorkerScope, part: TransactionPart[AddPartitions]) -> ErrorCode:
-    """Add the partition."""
     return scope.transactions.add_partitions(part.transactional_id, part.event)
 
 
 def _merge_offsets(
     ctx: Context, _request: AddOffsetsToTxnRequest, replies: Mapping[Owner, ErrorCode]
 ) -> AddOffsetsToTxnResponse:
-    """Return the error."""
     error = next(iter(replies.values()), ErrorCode.INVALID_REQUEST)
     return AddOffsetsToTxnResponse(error_code=_known_error(ctx, error, FENCED_SINCE))
 
 
-ADD_OFFSETS_TO_TXN: Api[
-    AddOffsetsToTxnRequest, TransactionPart[AddPartitions], ErrorCode, AddOffsetsToTxnResponse
-] = Api(
+ADD_OFFSETS_TO_TXN = Api(
     key=ApiKey.ADD_OFFSETS_TO_TXN,
     versions=(0, 4),
     requires=(
@@ -482,7 +471,6 @@ EPOCH_BUMP_SINCE: Final = 5
 def _split_end(
     ctx: Context, request: EndTxnRequest
 ) -> Mapping[Owner, TransactionPart[EndTransaction]]:
-    """Send the request to the coordinator of the transactional id."""
     if not request.transactional_id:
         return {}
     event = _end_event(
@@ -533,16 +521,14 @@ def _end_in_one_step(
     return 0, ErrorCode.NONE, *answer.producer
 
 
-END_TXN: Api[EndTxnRequest, TransactionPart[EndTransaction], TransactionAnswer, EndTxnResponse] = (
-    Api(
-        key=ApiKey.END_TXN,
-        versions=(0, 5),
-        requires=(Requires(Operation.WRITE, Meaning.TRANSACTIONAL_ID),),
-        split=_split_end,
-        execute=_end,
-        merge=_merge_end,
-        single=SingleForm(Shape(), _end_in_one_step),
-    )
+END_TXN = Api(
+    key=ApiKey.END_TXN,
+    versions=(0, 5),
+    requires=(Requires(Operation.WRITE, Meaning.TRANSACTIONAL_ID),),
+    split=_split_end,
+    execute=_end,
+    merge=_merge_end,
+    single=SingleForm(Shape(), _end_in_one_step),
 )
 
 
@@ -560,7 +546,6 @@ DescribeTransactionsReply = dict[str, TransactionMetadata | ErrorCode]
 def _split_description(
     ctx: Context, request: DescribeTransactionsRequest
 ) -> Mapping[Owner, DescribeTransactionsPart]:
-    """Send to each coordinator its transactional ids."""
     ids = filter(None, dict.fromkeys(request.transactional_ids))
     return parts_by_owner((ctx.transaction_owner(each), each) for each in ids)
 
@@ -575,7 +560,6 @@ def _merge_descriptions(
     request: DescribeTransactionsRequest,
     replies: Mapping[Owner, DescribeTransactionsReply],
 ) -> DescribeTransactionsResponse:
-    """Return the transactional ids in the order of the request."""
     found = all_results(replies)
     return DescribeTransactionsResponse(
         transaction_states=[
@@ -604,12 +588,7 @@ def _described_transaction(
     )
 
 
-DESCRIBE_TRANSACTIONS: Api[
-    DescribeTransactionsRequest,
-    DescribeTransactionsPart,
-    DescribeTransactionsReply,
-    DescribeTransactionsResponse,
-] = Api(
+DESCRIBE_TRANSACTIONS = Api(
     key=ApiKey.DESCRIBE_TRANSACTIONS,
     versions=(0, 0),
     requires=SPECIAL,
@@ -662,7 +641,6 @@ def _split_listing(
 
 
 def _pattern_problem(request: ListTransactionsRequest) -> bool:
-    """Whether the pattern is invalid."""
     try:
         CompiledPattern(request.transactional_id_pattern or "")
     except InvalidPattern:
@@ -673,7 +651,6 @@ def _pattern_problem(request: ListTransactionsRequest) -> bool:
 def _list(
     scope: WorkerScope, part: ListTransactionsPart
 ) -> ListTransactionsReply | Awaitable[ListTransactionsReply]:
-    """List this worker's transactional ids."""
     if scope.transactions.unloaded:
         return ListTransactionsReply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ())
     now_ms = scope.wall_ms()
@@ -733,9 +710,7 @@ def _merge_listing(
     )
 
 
-LIST_TRANSACTIONS: Api[
-    ListTransactionsRequest, ListTransactionsPart, ListTransactionsReply, ListTransactionsResponse
-] = Api(
+LIST_TRANSACTIONS = Api(
     key=ApiKey.LIST_TRANSACTIONS,
     versions=(0, 2),
     requires=SPECIAL,
