@@ -30,7 +30,7 @@ from minibroker_protocol.messages.list_groups import ListGroupsRequest
 from minibroker_protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 
-def request(member_id: str = "", **other: Any) -> JoinGroupRequest:
+def join_request(member_id: str = "", **other: Any) -> JoinGroupRequest:
     values: dict[str, Any] = {
         "group_id": "g",
         "session_timeout_ms": 10_000,
@@ -42,13 +42,28 @@ def request(member_id: str = "", **other: Any) -> JoinGroupRequest:
     return JoinGroupRequest(**(values | other))
 
 
+async def join(apis: Any, member_id: str = "", **other: Any) -> Any:
+    """A member joins: a new one before versions that give it an id first, or a static one."""
+    version = 5 if other.get("group_instance_id") else 3
+    return await apis.ask(JOIN_GROUP, join_request(member_id, **other), version)
+
+
+def commit_to(apis: Any, group_ids: list[str]) -> None:
+    """Commit an offset of each group, which needs no member."""
+    for group_id in group_ids:
+        owner = apis.context(JOIN_GROUP.key, 0).group_owner(group_id)
+        offsets = {("t", 0): CommittedOffset(1, -1, "", 1)}
+        anybody = CommitRequested(member_id="", generation=-1)
+        apis.workers[owner].groups.commit(group_id, anybody, offsets)
+
+
 def worker(apis: Any) -> Any:
     return apis.workers[apis.context(JOIN_GROUP.key, 0).group_owner("g")]
 
 
 @pytest.mark.parametrize("version", range(4))
 async def test_older_versions_join_without_member_id(group_apis: Any, version: int) -> None:
-    joined = await group_apis.ask(JOIN_GROUP, request(), version)
+    joined = await group_apis.ask(JOIN_GROUP, join_request(), version)
     assert joined.error_code == ErrorCode.NONE
     assert joined.member_id == joined.leader == joined.members[0].member_id
     assert joined.member_id.startswith("test-")
@@ -62,10 +77,10 @@ async def test_older_versions_join_without_member_id(group_apis: Any, version: i
 async def test_newer_versions_must_rejoin_with_assigned_member_id(
     group_apis: Any, version: int
 ) -> None:
-    refused = await group_apis.ask(JOIN_GROUP, request(), version)
+    refused = await group_apis.ask(JOIN_GROUP, join_request(), version)
     assert refused.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert refused.protocol_name == (None if version >= 7 else "")
-    joined = await group_apis.ask(JOIN_GROUP, request(refused.member_id), version)
+    joined = await group_apis.ask(JOIN_GROUP, join_request(refused.member_id), version)
     assert joined.error_code == ErrorCode.NONE
     assert joined.member_id == refused.member_id
     assert joined.protocol_type == ("consumer" if version >= 7 else None)
@@ -76,7 +91,7 @@ async def test_newer_versions_must_rejoin_with_assigned_member_id(
 async def test_static_member_is_listed_with_group_instance_id(
     group_apis: Any, version: int
 ) -> None:
-    joined = await group_apis.ask(JOIN_GROUP, request(group_instance_id="s"), version)
+    joined = await group_apis.ask(JOIN_GROUP, join_request(group_instance_id="s"), version)
     assert joined.error_code == ErrorCode.NONE
     assert joined.members[0].group_instance_id == "s"
 
@@ -88,7 +103,7 @@ async def test_static_leader_that_rejoins_skips_assignment_in_version_9(
     from minibroker.broker.apis.groups import SYNC_GROUP
     from minibroker_protocol.messages.sync_group import SyncGroupRequest
 
-    joined = await group_apis.ask(JOIN_GROUP, request(group_instance_id="s"), version)
+    joined = await group_apis.ask(JOIN_GROUP, join_request(group_instance_id="s"), version)
     sync = SyncGroupRequest(
         group_id="g",
         generation_id=1,
@@ -97,18 +112,18 @@ async def test_static_leader_that_rejoins_skips_assignment_in_version_9(
         protocol_name="range",
     )
     await group_apis.ask(SYNC_GROUP, sync, 5)
-    back = await group_apis.ask(JOIN_GROUP, request(group_instance_id="s"), version)
+    back = await group_apis.ask(JOIN_GROUP, join_request(group_instance_id="s"), version)
     assert back.skip_assignment is (version == 9)
     assert (back.leader == back.member_id) is (version == 9)
     assert back.generation_id == 1
 
 
 async def test_join_response_waits_for_all_members(group_apis: Any) -> None:
-    first = await group_apis.ask(JOIN_GROUP, request(), 3)
+    first = await group_apis.ask(JOIN_GROUP, join_request(), 3)
     answers = []
 
     async def join(member_id: str) -> None:
-        answers.append(await group_apis.ask(JOIN_GROUP, request(member_id), 3))
+        answers.append(await group_apis.ask(JOIN_GROUP, join_request(member_id), 3))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(join, "")
@@ -132,25 +147,13 @@ async def test_join_response_waits_for_all_members(group_apis: Any) -> None:
 async def test_invalid_join_group_is_rejected_in_every_version(
     group_apis: Any, version: int, other: dict[str, Any], error: ErrorCode
 ) -> None:
-    refused = await group_apis.ask(JOIN_GROUP, request(**other), version)
+    refused = await group_apis.ask(JOIN_GROUP, join_request(**other), version)
     assert refused.error_code == error
     assert refused.generation_id == -1
     assert refused.member_id == other.get("member_id", "")
 
 
 # Sync group ---------------------------------------------------------------------------------------
-
-
-async def join(apis: Any, member_id: str = "") -> Any:
-    request = JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
-        member_id=member_id,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
-    )
-    return await apis.ask(JOIN_GROUP, request, 3)
 
 
 def sync(joined: Any, **other: Any) -> SyncGroupRequest:
@@ -236,15 +239,7 @@ async def test_invalid_sync_group_is_rejected_with_error_code(
 async def test_heartbeat_is_accepted_from_current_members_only(
     group_apis: Any, version: int
 ) -> None:
-    join = JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
-        group_instance_id="s",
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
-    )
-    member_id = (await group_apis.ask(JOIN_GROUP, join, 5)).member_id
+    member_id = (await join(group_apis, group_instance_id="s")).member_id
 
     async def beat(**other: Any) -> int:
         values: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": member_id}
@@ -266,15 +261,7 @@ async def test_heartbeat_is_accepted_from_current_members_only(
 
 
 async def joined(apis: Any, instance: str | None = None) -> str:
-    request = JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
-        group_instance_id=instance,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
-    )
-    return str((await apis.ask(JOIN_GROUP, request, 5 if instance else 3)).member_id)
+    return str((await join(apis, group_instance_id=instance)).member_id)
 
 
 def members(apis: Any) -> int:
@@ -329,15 +316,8 @@ READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
 
 
 async def stable_group(apis: Any, group_id: str) -> str:
-    join = JoinGroupRequest(
-        group_id=group_id,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
-        group_instance_id="s",
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
-    )
-    member_id = str((await apis.ask(JOIN_GROUP, join, 5)).member_id)
+    member = await join(apis, group_id=group_id, group_instance_id="s")
+    member_id = str(member.member_id)
     assigned = SyncGroupRequestAssignment(member_id=member_id, assignment=b"A")
     sync = SyncGroupRequest(
         group_id=group_id, generation_id=1, member_id=member_id, assignments=[assigned]
@@ -411,19 +391,8 @@ SIMPLE = [f"simple-{number}" for number in range(6)]
 @pytest.fixture
 async def with_groups(group_apis: Any) -> Any:
     """Groups without members at both owners, and one whose member waits for its assignment."""
-    anybody = CommitRequested(member_id="", generation=-1)
-    for group_id in SIMPLE:
-        owner = group_apis.context(LIST_GROUPS.key, 5).group_owner(group_id)
-        offsets = {("t", 0): CommittedOffset(1, -1, "", 1)}
-        group_apis.workers[owner].groups.commit(group_id, anybody, offsets)
-    join = JoinGroupRequest(
-        group_id="busy",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
-    )
-    await group_apis.ask(JOIN_GROUP, join, 3)
+    commit_to(group_apis, SIMPLE)
+    await join(group_apis, group_id="busy")
     return group_apis
 
 
@@ -461,20 +430,9 @@ async def test_types_filter_without_classic_matches_no_group(with_groups: Any) -
 
 @pytest.mark.parametrize("version", range(4))
 async def test_only_empty_groups_are_deleted(group_apis: Any, version: int) -> None:
-    anybody = CommitRequested(member_id="", generation=-1)
     ids = [f"g{number}" for number in range(4)]
-    for group_id in ids:
-        owner = group_apis.context(DELETE_GROUPS.key, version).group_owner(group_id)
-        offsets = {("t", 0): CommittedOffset(1, -1, "", 1)}
-        group_apis.workers[owner].groups.commit(group_id, anybody, offsets)
-    join = JoinGroupRequest(
-        group_id="busy",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
-    )
-    await group_apis.ask(JOIN_GROUP, join, 3)
+    commit_to(group_apis, ids)
+    await join(group_apis, group_id="busy")
     asked = ["busy", *ids, "none", "g0"]
     response = await group_apis.ask(DELETE_GROUPS, DeleteGroupsRequest(groups_names=asked), version)
     assert len(group_apis.asked) == 2
