@@ -492,10 +492,16 @@ class Api(Generic[Request, Part, Reply, Response]):
     left_out: tuple[str, ...] = ()
     """Parts of the API that are not served, each with its reason; listed in the reference."""
 
+    @property
+    def served(self) -> tuple[int, int]:
+        """The lowest and the highest version of requests that are answered."""
+        low, high = self.versions
+        return (low if self.served_from is None else self.served_from), high
+
     def serves(self, version: int) -> bool:
         """Whether requests of a version are answered."""
-        low, high = self.versions
-        return (low if self.served_from is None else self.served_from) <= version <= high
+        low, high = self.served
+        return low <= version <= high
 
 
 ServedApi = Api[Any, Any, Any, Any]

@@ -119,8 +119,7 @@ def _narrower(persona: Persona) -> str:
         if key not in served:
             texts.append(f"{name} {_range(low, high)}")
             continue
-        api = served[key]
-        from_, to = api.served_from or api.versions[0], api.versions[1]
+        from_, to = served[key].served
         if low < from_:
             texts.append(f"{name} {_range(low, from_ - 1)}")
         if high > to:

@@ -53,7 +53,7 @@ def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
     for api in apis:
         if api.key in found:
             raise ValueError(f"{api.key.name} is served twice")
-        low, high = api.versions if api.served_from is None else (api.served_from, api.versions[1])
+        low, high = api.served
         declared = registry.schema(api.key).valid_versions
         if not (declared.has(low) and declared.has(high)):
             raise ValueError(
@@ -123,10 +123,7 @@ def serving(settings: Settings) -> Serving:
 
 def served_versions(apis: Mapping[int, ServedApi]) -> dict[int, tuple[int, int]]:
     """The lowest and the highest version of each API that requests may have."""
-    return {
-        key: (api.versions[0] if api.served_from is None else api.served_from, api.versions[1])
-        for key, api in apis.items()
-    }
+    return {key: api.served for key, api in apis.items()}
 
 
 def narrowed(apis: Mapping[int, ServedApi], persona: Persona) -> dict[int, ServedApi]:
@@ -137,7 +134,7 @@ def narrowed(apis: Mapping[int, ServedApi], persona: Persona) -> dict[int, Serve
             continue
         low, high = api.versions
         listed = max(low, persona.versions[key].low), min(high, persona.versions[key].high)
-        served_from = max(listed[0], low if api.served_from is None else api.served_from)
+        served_from = max(listed[0], api.served[0])
         if served_from <= listed[1]:
             # Versions that are listed but not served have no schema; there may be none of them.
             starts_later = served_from if served_from > listed[0] else None
