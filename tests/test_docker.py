@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import ZOOKEEPER_CONNECT
+from minibroker.broker.settings import ZOOKEEPER_CONNECT, Settings
 from minibroker.cli.start import read_settings
 
 DOCKER = Path(__file__).parent.parent / "docker"

@@ -37,7 +37,6 @@ MESSAGES = Path("protocol/minibroker_protocol/messages")
 
 SHELL = "a thin shell: every test with a whole broker runs it, simulated or real"
 WITHOUT_OWN_TEST: dict[str, str] = {
-    "minibroker/broker/apis/base.py": "declarations that every test of an API uses",
     "minibroker/launch/processes.py": SHELL,
 }
 """Source file -> why it has no test file of its own. It may only shrink."""

@@ -36,8 +36,7 @@ from minibroker.broker.quotas.arguments import (
     quota_text,
 )
 from minibroker.broker.quotas.file import QuotaFile, QuotaFileError, QuotaLine, parse
-from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
-from minibroker.broker.quotas.values import value_text
+from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE, value_text
 from minibroker.cli import credentials
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Command, examples

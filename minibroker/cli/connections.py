@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import click
 
 from minibroker.broker.connections.address import client_ip
-from minibroker.broker.quotas.values import limit_text
+from minibroker.broker.quotas.types import limit_text
 from minibroker.cli.commands import Command, examples
 from minibroker.cli.control import Connect, ControlClient, control_option
 from minibroker.cli.output import emit

@@ -14,8 +14,7 @@ from urllib.parse import unquote_plus
 
 import click
 
-from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
-from minibroker.broker.quotas.values import limit_text, measured_text
+from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, limit_text, measured_text
 from minibroker.cli.commands import CommandGroup, examples
 from minibroker.cli.control import Connect, control_option
 from minibroker.cli.output import emit, table

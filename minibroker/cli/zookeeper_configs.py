@@ -54,8 +54,7 @@ from minibroker.broker.quotas.arguments import (
 )
 from minibroker.broker.quotas.entity import DEFAULT, desanitize, parse_entity
 from minibroker.broker.security.scram import credential
-from minibroker.broker.settings import ConfigError, Settings
-from minibroker.broker.settings.definitions import NODE_ID, ZOOKEEPER_CONNECT
+from minibroker.broker.settings import NODE_ID, ZOOKEEPER_CONNECT, ConfigError, Settings
 from minibroker.broker.settings.dynamic import DEFAULT_NAME
 from minibroker.cli import credentials
 from minibroker.cli.output import CliError, InvalidUsage, Unreachable

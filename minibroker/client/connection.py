@@ -40,8 +40,7 @@ from minibroker_protocol.messages.sasl_authenticate import (
 )
 from minibroker_protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from minibroker_protocol.registry import ApiKey, schema
-from minibroker_protocol.schema import Message
-from minibroker_protocol.versions import Versions
+from minibroker_protocol.schema import Message, Versions
 
 if TYPE_CHECKING:
     import ssl

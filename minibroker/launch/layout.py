@@ -27,8 +27,7 @@ from minibroker.broker.roles.acceptor import acceptor
 from minibroker.broker.roles.controller import controller
 from minibroker.broker.roles.io_worker import io_worker
 from minibroker.broker.roles.processor import processor
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     ACTIVITY_ENABLE,
     COMBINED,
@@ -36,6 +35,7 @@ from minibroker.broker.settings.definitions import (
     NUM_NETWORK_THREADS,
     PROCESS_MODE,
     SINGLE,
+    Settings,
 )
 from minibroker.lab.control.attach import attach_control
 

@@ -25,14 +25,15 @@ from minibroker.broker.log.data_directory import (
 )
 from minibroker.broker.log.errors import free_bytes
 from minibroker.broker.network.authenticator import check_authentication
-from minibroker.broker.settings import ConfigError, Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     NUM_NETWORK_THREADS,
     SHARDED,
     SOCKET_LISTEN_BACKLOG_SIZE,
     SOCKET_RECEIVE_BUFFER_BYTES,
     SOCKET_SEND_BUFFER_BYTES,
+    ConfigError,
+    Settings,
 )
 from minibroker.broker.settings.listeners import Listener
 from minibroker.runtime.dirlock import DirLock, DirLockedError

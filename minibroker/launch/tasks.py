@@ -21,14 +21,14 @@ from minibroker.broker.process.environment import CONTROLLER, Environment, role_
 from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.roles.controller import controller
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
     SHARDED,
+    Settings,
 )
 from minibroker.lab.control.attach import attach_control
 from minibroker.lab.control.broker import ControlledBroker

@@ -33,7 +33,7 @@ from minibroker.broker.security.client_properties import (
     read_client_properties,
     tls_context,
 )
-from minibroker.broker.settings.definitions import ACTIVITY_ENABLE
+from minibroker.broker.settings import ACTIVITY_ENABLE
 from minibroker.broker.settings.settings import ConfigError, SettingEntry
 from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline.errors import BadInput

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from minibroker.broker.log.checkpoint import read_topic_id
 from minibroker.broker.log.paths import LOG, offset_file, offsets_of, parse_directory
-from minibroker.broker.settings.definitions import ACTIVITY_ENABLE
+from minibroker.broker.settings import ACTIVITY_ENABLE
 from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline.cluster_access import ClusterAccess, ReachableTopic
 from minibroker.pipeline.errors import BadInput, PipelineError

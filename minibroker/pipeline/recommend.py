@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.broker.quotas.arguments import CLIENTS, IPS, USERS, Entities
 from minibroker.broker.quotas.file import QuotaLine
-from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
-from minibroker.broker.quotas.values import integer_max
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE, integer_max
+from minibroker.broker.settings import (
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
     NUM_IO_THREADS,

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from minibroker_protocol.errors import UnsupportedVersion
 from minibroker_protocol.meanings import Meaning
-from minibroker_protocol.schema import Field, Message
-from minibroker_protocol.versions import NONE, Versions
+from minibroker_protocol.schema import NO_VERSIONS, Field, Message, Versions
 
 
 class ApiKey(enum.IntEnum):
@@ -166,14 +165,14 @@ def schema(key: int) -> ApiSchema:
 def throttle_versions(key: int) -> Versions:
     """The versions of an API whose responses say how long the client is throttled."""
     field = _throttle_time(key)
-    return NONE if field is None else field.versions
+    return NO_VERSIONS if field is None else field.versions
 
 
 @functools.cache
 def obeyed_throttle_versions(key: int) -> Versions:
     """The versions of an API in which clients throttle themselves (KIP-219)."""
     field = _throttle_time(key)
-    return NONE if field is None else field.obeyed
+    return NO_VERSIONS if field is None else field.obeyed
 
 
 def _throttle_time(key: int) -> Field | None:

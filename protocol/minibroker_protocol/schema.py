@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, dataclass_transform
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, dataclass_transform
 
 import construct as cs
 
@@ -25,7 +26,59 @@ from minibroker_protocol.types import (
     Type,
     array_node,
 )
-from minibroker_protocol.versions import NONE, Versions
+
+# Version ranges -----------------------------------------------------------------------------------
+#
+# As Kafka's schema files write them: ``"3+"``, ``"0-12"``, ``"4"`` or ``""``. A range is never
+# reversed; the empty range (low above high) contains nothing. Kafka's
+# ``org.apache.kafka.message.Versions``.
+
+
+HIGHEST_VERSION: Final = 32767  # an int16 on the wire, and what "3+" reaches to
+
+
+class Versions(NamedTuple):
+    """An inclusive range of versions."""
+
+    low: int
+    high: int
+
+    @staticmethod
+    def parse(text: str) -> Versions:
+        """Read Kafka's notation; ``""`` and ``"none"`` are the empty range."""
+        return _parse_versions(text)
+
+    def has(self, version: int) -> bool:
+        """Whether `version` is in the range."""
+        return self.low <= version <= self.high
+
+    def __str__(self) -> str:
+        if self.low > self.high:
+            return "none"
+        if self.high == HIGHEST_VERSION:
+            return f"{self.low}+"
+        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
+
+
+NO_VERSIONS: Final = Versions(0, -1)
+_VERSION_RANGE: Final = re.compile(r"(?P<low>\d+)(?:(?P<open>\+)|-(?P<high>\d+))?")
+
+
+@functools.cache
+def _parse_versions(text: str) -> Versions:
+    if text in ("", "none"):
+        return NO_VERSIONS
+    found = _VERSION_RANGE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no version range like '3+', '0-12' or '4'")
+    low = int(found["low"])
+    high = HIGHEST_VERSION if found["open"] else int(found["high"] or low)
+    if low > high:
+        raise ValueError(f"version range {text!r} runs backwards")
+    return Versions(low, high)
+
+
+# Structs and messages -----------------------------------------------------------------------------
 
 _UNSET: Final[Any] = object()
 
@@ -262,8 +315,8 @@ class Message(Struct):
 
     __slots__ = ()
     __api_key__: ClassVar[int | None] = None
-    __versions__: ClassVar[Versions] = NONE
-    __flexible__: ClassVar[Versions] = NONE
+    __versions__: ClassVar[Versions] = NO_VERSIONS
+    __flexible__: ClassVar[Versions] = NO_VERSIONS
 
     def __init_subclass__(
         cls, *, versions: str = "", flexible: str = "", api_key: int | None = None

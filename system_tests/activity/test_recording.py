@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from minibroker.broker.settings.definitions import FORMAT_ARROW, FORMAT_JSON
+from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON
 from minibroker.lab.activity.events import UNWRITTEN_MAX
 from minibroker.lab.activity.schema import TOPIC
 from minibroker.lab.observers.activity_sender import PENDING_MAX

@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import urlopen
 
-from minibroker.broker.settings.definitions import FORMAT_ARROW, FORMAT_JSON
+from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest

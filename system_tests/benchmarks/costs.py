@@ -12,7 +12,7 @@ import statistics
 from contextlib import ExitStack
 from typing import Final
 
-from minibroker.broker.settings.definitions import JOURNAL_ENABLE
+from minibroker.broker.settings import JOURNAL_ENABLE
 from system_tests.benchmarks import activity, quotas
 from system_tests.benchmarks.measures import Figures
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from minibroker.broker.apis.serving import serving
+from minibroker.broker.apis.registry import serving
 from minibroker.broker.personas.persona import NAMES, load
 from minibroker.broker.settings import Settings
 from minibroker_protocol.errors import ErrorCode, ProtocolError

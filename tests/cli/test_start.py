@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.settings import Listener, Settings
-from minibroker.broker.settings.definitions import LISTENERS, NUM_IO_THREADS, NUM_PARTITIONS
+from minibroker.broker.settings import LISTENERS, NUM_IO_THREADS, NUM_PARTITIONS, Listener, Settings
 from minibroker.cli.app import LATE
 from minibroker.cli.output import BadConfig, InvalidUsage
 from minibroker.cli.start import read_settings, start

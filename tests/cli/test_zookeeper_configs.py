@@ -18,8 +18,7 @@ from minibroker.broker.metadata.store.zookeeper_client import ZooKeeperAccess
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker.broker.quotas.arguments import ArgumentMistake, Entities
 from minibroker.broker.security.scram import credential, parse_credential, salted
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import ZOOKEEPER_CONNECTION_TIMEOUT_MS
+from minibroker.broker.settings import ZOOKEEPER_CONNECTION_TIMEOUT_MS, Settings
 from minibroker.broker.settings.types import parse_connect_string
 from minibroker.cli.output import CliError, InvalidUsage, Unreachable
 from minibroker.cli.zookeeper_configs import alter, describe, in_zookeeper

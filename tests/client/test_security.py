@@ -11,9 +11,13 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.security.mechanism import AuthenticatedUser, AuthenticationFailed, Mechanism
+from minibroker.broker.security.mechanism import (
+    AuthenticatedUser,
+    AuthenticationFailed,
+    Mechanism,
+    Plain,
+)
 from minibroker.broker.security.oauth import OAuthBearer, TokenRules, unsecured
-from minibroker.broker.security.plain import Plain
 from minibroker.broker.security.scram import HASHES, Scram, credential, salted
 from minibroker.client.connection import ClientSecurity
 from minibroker.client.errors import InvalidClientConfig, ServerNotVerified

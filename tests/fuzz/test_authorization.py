@@ -39,7 +39,7 @@ from minibroker_protocol.messages.produce import (
 )
 from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.registry import schema
-from tests.broker.apis.authorization.test_groups import commit
+from tests.broker.apis.authorization.test_special_checks import commit
 from tests.broker.apis.authorization.test_table import (
     ADMIN,
     ANY_RULE,

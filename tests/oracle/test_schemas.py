@@ -31,9 +31,8 @@ from kio.static.constants import EntityType
 
 from minibroker_protocol.messages import consumer_protocol
 from minibroker_protocol.registry import ApiKey, schema
-from minibroker_protocol.schema import Array, Message, Struct
+from minibroker_protocol.schema import Array, Message, Struct, Versions
 from minibroker_protocol.types import Type
-from minibroker_protocol.versions import Versions
 
 # (oracle, message, path of the field) -> why it differs. No more than these may differ.
 NULL_BY_DEFAULT = "null in Kafka's own schema file; kio gives arrays of structs no default"

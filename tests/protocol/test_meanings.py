@@ -13,9 +13,8 @@ from minibroker_protocol.meanings import COORDINATOR_KEY, Meaning
 from minibroker_protocol.messages.find_coordinator import FindCoordinatorResponse
 from minibroker_protocol.messages.heartbeat import HeartbeatResponse
 from minibroker_protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from minibroker_protocol.schema import Array, Field, Struct
+from minibroker_protocol.schema import Array, Field, Struct, Versions
 from minibroker_protocol.types import BOOLEAN
-from minibroker_protocol.versions import Versions
 
 _NAMES: Final = """
     acceptable_recovery_lag accepted_compression_types acknowledge_types acks

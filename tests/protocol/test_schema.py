@@ -10,9 +10,47 @@ from minibroker_protocol import compiler
 from minibroker_protocol.errors import UnsupportedVersion
 from minibroker_protocol.messages.fetch import EpochEndOffset, FetchResponse, PartitionData
 from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from minibroker_protocol.schema import Array, Message, Struct, array, construct_for, field
+from minibroker_protocol.schema import (
+    HIGHEST_VERSION,
+    NO_VERSIONS,
+    Array,
+    Message,
+    Struct,
+    Versions,
+    array,
+    construct_for,
+    field,
+)
 from minibroker_protocol.types import INT16, INT32, NULLABLE_STRING, STRING
-from minibroker_protocol.versions import Versions
+
+
+@pytest.mark.parametrize(
+    ("text", "versions", "shown"),
+    [
+        ("3+", (3, HIGHEST_VERSION), "3+"),
+        ("0-12", (0, 12), "0-12"),
+        ("4", (4, 4), "4"),
+        ("4-4", (4, 4), "4"),
+        ("", NO_VERSIONS, "none"),
+        ("none", NO_VERSIONS, "none"),
+    ],
+)
+def test_version_range_notations_are_parsed(
+    text: str, versions: tuple[int, int], shown: str
+) -> None:
+    assert Versions.parse(text) == versions
+    assert str(Versions.parse(text)) == shown
+
+
+def test_version_range_includes_both_ends() -> None:
+    assert [v for v in range(8) if Versions.parse("3-5").has(v)] == [3, 4, 5]
+    assert not any(NO_VERSIONS.has(v) for v in range(3))
+
+
+@pytest.mark.parametrize("text", ["5-3", "x", "3-", "-1+"])
+def test_invalid_version_range_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match=r"backwards|no version range"):
+        Versions.parse(text)
 
 
 class Inner(Struct):

@@ -6,8 +6,7 @@ import tempfile
 
 import pytest
 
-from minibroker.broker.settings import ConfigError, Listener
-from minibroker.broker.settings.definitions import LISTENERS, NUM_IO_THREADS
+from minibroker.broker.settings import LISTENERS, NUM_IO_THREADS, ConfigError, Listener
 from minibroker.testing.fork_server import (
     LATE,
     LOG_BYTES_MAX,

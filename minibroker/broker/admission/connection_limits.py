@@ -16,8 +16,7 @@ from minibroker.broker.connections.address import client_ip
 from minibroker.broker.connections.counts import ConnectionCountLimits, ExceededCount
 from minibroker.broker.connections.rates import ConnectionRateLimits
 from minibroker.broker.metadata.image import IP
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     INTER_BROKER_LISTENER_NAME,
     KAFKA_CONNECTIONS_MAX,
     KAFKA_CONNECTIONS_MAX_OVERRIDES,
@@ -27,6 +26,7 @@ from minibroker.broker.settings.definitions import (
     MAX_CONNECTIONS_PER_IP,
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
     SECURITY_INTER_BROKER_PROTOCOL,
+    Settings,
 )
 from minibroker.broker.settings.dynamic import DEFAULT_NAME, Configs
 from minibroker.broker.settings.setting import listener_name

@@ -57,12 +57,12 @@ from minibroker.broker.metrics.definitions import (
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import Series
 from minibroker.broker.process.environment import Environment
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     CONNECTION_IP_THROTTLE_RECHECK,
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
+    Settings,
 )
 from minibroker.broker.settings.dynamic import Configs, effective
 from minibroker.runtime.clock import now_ms, whole_ms

@@ -45,7 +45,7 @@ from minibroker.broker.metrics.definitions import (
 from minibroker.broker.metrics.log import ConnectionCloses, EventLog
 from minibroker.broker.metrics.metrics import Fill, Series
 from minibroker.broker.process.environment import Environment, tokens_name
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     ONE_ACCEPTOR_ONLY,
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,

@@ -22,7 +22,7 @@ from minibroker.broker.apis.base import Context, ServedVersions, without_owner
 from minibroker.broker.metadata.features import shown_features
 from minibroker.broker.metadata.image import CLIENT_METRICS
 from minibroker.broker.personas.persona import ALL, NONE, OWN, Persona
-from minibroker.broker.settings.definitions import NODE_ID, PERSONA
+from minibroker.broker.settings import NODE_ID, PERSONA
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.messages.api_versions import (

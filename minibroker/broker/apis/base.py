@@ -11,7 +11,7 @@ way out. Kafka's ``KafkaApis`` is the same thing as one class; here it is one fi
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 from minibroker.broker.metadata.placement import group_owner, partition_owner, transaction_owner
 from minibroker.broker.security.acl import CLUSTER_NAME
 from minibroker.broker.security.principal import ANONYMOUS, Principal
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     OFFSETS_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
 from minibroker.broker.settings.types import INT_MAX
+from minibroker_protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +36,8 @@ if TYPE_CHECKING:
     from minibroker.broker.log.log import FileSlice
     from minibroker.broker.log.replica_manager import Partition
     from minibroker.broker.metadata.controller import ClusterController
-    from minibroker.broker.metadata.image import Image, Update
-    from minibroker.broker.quotas.controller_mutation import Mutated
-    from minibroker.broker.quotas.manager import ClientQuotaManager
+    from minibroker.broker.metadata.image import ChangeRejected, Image, Update
+    from minibroker.broker.quotas.manager import ClientQuotaManager, Mutated
     from minibroker.broker.security.acl import Authorizer, Operation, Resource
     from minibroker.broker.settings import Settings
     from minibroker.broker.settings.dynamic import Configs, DynamicSettings
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from minibroker.broker.transactions.service import TransactionService
     from minibroker.runtime.arena import RecordsRef
     from minibroker_protocol.compiler.single import Shape
-    from minibroker_protocol.errors import ErrorCode
     from minibroker_protocol.headers import RequestHeader
     from minibroker_protocol.meanings import Meaning
     from minibroker_protocol.registry import ApiKey
@@ -61,6 +60,7 @@ Response = TypeVar("Response")
 Part = TypeVar("Part")
 Reply = TypeVar("Reply")
 T = TypeVar("T")
+Key = TypeVar("Key")
 
 ServedVersions = Mapping["ApiKey", tuple[int, int]]
 
@@ -128,7 +128,7 @@ class Context:
     fetch_sessions: FetchSessionCache | None = None
     """Fetch sessions of the processor; without them every fetch is a full one."""
     fetch_context: Any = None
-    """The fetch session of the request, or an error (`apis.incremental_fetch`)."""
+    """The fetch session of the request, or an error (`apis.fetch`)."""
     refused_topics: Sequence[Any] = ()
     """Topics that the authorization check has removed from a fetch that starts a session."""
     finish: Any = None
@@ -169,6 +169,12 @@ class Context:
             return True
         principal, host = self.caller.principal, self.caller.client_host
         return self.authorizer.allows_any(principal, host, operation, resource)
+
+    def topic_name(self, name: str, topic_id: Uuid, *, ids_since: int) -> str | None:
+        """The name of a requested topic, given by its id from a version on; None for no topic."""
+        if self.header.api_version >= ids_since:
+            return self.image.topic_names.get(topic_id)
+        return name if name in self.image.topics else None
 
     def partition_owner(self, topic: str, partition: int) -> Owner:
         return partition_owner(topic, partition, self.workers)
@@ -486,14 +492,43 @@ class Api(Generic[Request, Part, Reply, Response]):
     left_out: tuple[str, ...] = ()
     """Parts of the API that are not served, each with its reason; listed in the reference."""
 
+    @property
+    def served(self) -> tuple[int, int]:
+        """The lowest and the highest version of requests that are answered."""
+        low, high = self.versions
+        return (low if self.served_from is None else self.served_from), high
+
     def serves(self, version: int) -> bool:
         """Whether requests of a version are answered."""
-        low, high = self.versions
-        return (low if self.served_from is None else self.served_from) <= version <= high
+        low, high = self.served
+        return low <= version <= high
 
 
 ServedApi = Api[Any, Any, Any, Any]
 """An API with messages of any type."""
+
+
+# What many APIs need ------------------------------------------------------------------------------
+
+
+def parts_by_owner(items: Iterable[tuple[Owner, T]]) -> dict[Owner, tuple[T, ...]]:
+    """Return a part for each owner, with its items in their order."""
+    parts: dict[Owner, list[T]] = {}
+    for owner, item in items:
+        parts.setdefault(owner, []).append(item)
+    return {owner: tuple(part) for owner, part in parts.items()}
+
+
+def all_results(replies: Mapping[Owner, Mapping[Key, T]]) -> dict[Key, T]:
+    """Return the results in the replies of all owners."""
+    return {key: result for reply in replies.values() for key, result in reply.items()}
+
+
+def error_fields(rejection: ChangeRejected | None) -> dict[str, Any]:
+    """Return the error code and the message of what was rejected, or of no error."""
+    if rejection is None:
+        return {"error_code": ErrorCode.NONE, "error_message": None}
+    return {"error_code": rejection.code, "error_message": rejection.text}
 
 
 # APIs that need one function ----------------------------------------------------------------------

@@ -1,22 +1,62 @@
-"""Common part of the four requests about delegation tokens.
+"""The requests about delegation tokens: create, renew, expire and describe them (KIP-48).
 
 Decides whether a connection may send them at all, and makes the changes of tokens at the
 controller. Invariant: a connection without authentication, or one that was authenticated with a
-token, can neither see nor change tokens. In Kafka: ``KafkaApis.allowTokenRequests``.
+token, can neither see nor change tokens. In Kafka: ``KafkaApis.allowTokenRequests`` and
+``DelegationTokenControlManager``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from minibroker.broker.apis.base import Context, ControllerScope
+from minibroker.broker.apis.base import (
+    SPECIAL,
+    Caller,
+    Context,
+    ControllerRequest,
+    ControllerScope,
+    at_controller,
+    without_owner,
+)
+from minibroker.broker.metadata.delegation_tokens import (
+    TokenChange,
+    all_tokens,
+    plan_expiry,
+    plan_renewal,
+    plan_token,
+    token_lifetimes,
+)
 from minibroker.broker.metadata.image import ChangeRejected, ConfigChanged, Image
-from minibroker.broker.security.delegation_token import decode_token
-from minibroker.broker.security.principal import ANONYMOUS
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import DELEGATION_TOKEN_SECRET_KEY
+from minibroker.broker.security.delegation_token import (
+    DelegationToken,
+    decode_token,
+    issue,
+    token_hmac,
+)
+from minibroker.broker.security.principal import ANONYMOUS, USER, Principal
+from minibroker.broker.settings import DELEGATION_TOKEN_SECRET_KEY, Settings
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.create_delegation_token import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+from minibroker_protocol.messages.describe_delegation_token import (
+    DescribedDelegationToken,
+    DescribedDelegationTokenRenewer,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
+from minibroker_protocol.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from minibroker_protocol.messages.renew_delegation_token import (
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+from minibroker_protocol.registry import ApiKey
 
 NO_TIMESTAMP: Final = -1
 """Time in a response to a request that is not allowed."""
@@ -75,3 +115,220 @@ async def change_expiry(
         return error, 0
     token = decode_token(change.name, change.config)
     return error, now_ms if token is None else token.expires_ms
+
+
+Response = TypeVar("Response")
+
+
+def _rejects(response: Callable[..., Response]) -> Callable[[Context, Any], Response | None]:
+    """Return a check of connections that may not change tokens, with the class of its response."""
+
+    def reject(ctx: Context, _request: Any) -> Response | None:
+        problem = requests_problem(ctx)
+        if not problem:
+            return None
+        return response(error_code=problem, expiry_timestamp_ms=NO_TIMESTAMP)
+
+    return reject
+
+
+# CreateDelegationToken (38) -----------------------------------------------------------------------
+#
+# Create a token that its owner can authenticate with (KIP-48). Versions 1-3. From version 3 on a
+# token can be created for another owner. The token's secret is the HMAC in the response. Renewers
+# must be of type User. A lifetime that is not positive, or longer than
+# ``delegation.token.max.lifetime.ms``, is replaced by that. In Kafka:
+# ``DelegationTokenControlManager.createDelegationToken``.
+
+
+async def _create_token(
+    scope: ControllerScope, request: ControllerRequest[CreateDelegationTokenRequest]
+) -> CreateDelegationTokenResponse:
+    """Store the token, wait until every process knows it, and return it with its secret."""
+    message, caller = request.message, request.caller
+    renewers = tuple(Principal(one.principal_type, one.principal_name) for one in message.renewers)
+    token = issue(
+        scope.cluster.new_token_id(),
+        requested_owner(caller, message),
+        caller.principal,
+        renewers,
+        now_ms=request.wall_ms,
+        requested_ms=message.max_lifetime_ms,
+        lifetimes=token_lifetimes(scope.settings),
+    )
+    error, _ = await change_token(scope, lambda image, _key: plan_token(image, token))
+    response = creation_refusal(caller, message, error)
+    response.issue_timestamp_ms = response.expiry_timestamp_ms = response.max_timestamp_ms = 0
+    if not error:
+        response.issue_timestamp_ms = token.issued_ms
+        response.expiry_timestamp_ms = token.expires_ms
+        response.max_timestamp_ms = token.max_ms
+        response.token_id = token.token_id
+        response.hmac = token_hmac(secret_key(scope.settings), token.token_id)
+    return response
+
+
+def _reject_creation(
+    ctx: Context, request: CreateDelegationTokenRequest
+) -> CreateDelegationTokenResponse | None:
+    """The error of a connection that may not create tokens, or of renewers that are no users."""
+    problem = requests_problem(ctx)
+    if not problem and any(one.principal_type != USER for one in request.renewers):
+        problem = ErrorCode.INVALID_PRINCIPAL_TYPE
+    return creation_refusal(ctx.caller, request, problem) if problem else None
+
+
+def requested_owner(caller: Caller, request: CreateDelegationTokenRequest) -> Principal:
+    """The owner of the requested token: by default the caller."""
+    if not request.owner_principal_name:
+        return caller.principal
+    return Principal(request.owner_principal_type or "", request.owner_principal_name)
+
+
+def creation_refusal(
+    caller: Caller, request: CreateDelegationTokenRequest, error: ErrorCode
+) -> CreateDelegationTokenResponse:
+    """An error, with the principals that the token would have had."""
+    owner, requester = requested_owner(caller, request), caller.principal
+    return CreateDelegationTokenResponse(
+        error_code=error,
+        principal_type=owner.kind,
+        principal_name=owner.name,
+        token_requester_principal_type=requester.kind,
+        token_requester_principal_name=requester.name,
+        issue_timestamp_ms=NO_TIMESTAMP,
+        expiry_timestamp_ms=NO_TIMESTAMP,
+        max_timestamp_ms=NO_TIMESTAMP,
+        token_id="",
+        hmac=b"",
+    )
+
+
+CREATE_DELEGATION_TOKEN = at_controller(
+    _create_token,
+    key=ApiKey.CREATE_DELEGATION_TOKEN,
+    versions=(1, 3),
+    requires=SPECIAL,
+    reject=_reject_creation,
+)
+
+
+# RenewDelegationToken (39) ------------------------------------------------------------------------
+#
+# Extend the validity of a token by its HMAC (KIP-48). Versions 1-2. Only the owner and the renewers
+# may renew a token, and not beyond its maximum lifetime. A period that is not positive is
+# ``delegation.token.expiry.time.ms``. In Kafka:
+# ``DelegationTokenControlManager.renewDelegationToken``.
+
+
+async def _renew_token(
+    scope: ControllerScope, request: ControllerRequest[RenewDelegationTokenRequest]
+) -> RenewDelegationTokenResponse:
+    """Renew the token, and wait until every process knows it."""
+    message, now_ms = request.message, request.wall_ms
+    change = TokenChange(message.hmac, request.caller.principal, now_ms, message.renew_period_ms)
+    error, expires_ms = await change_expiry(
+        scope, now_ms, lambda image, key: plan_renewal(image, scope.settings, key, change)
+    )
+    return RenewDelegationTokenResponse(error_code=error, expiry_timestamp_ms=expires_ms)
+
+
+RENEW_DELEGATION_TOKEN = at_controller(
+    _renew_token,
+    key=ApiKey.RENEW_DELEGATION_TOKEN,
+    versions=(1, 2),
+    requires=(),
+    reject=_rejects(RenewDelegationTokenResponse),
+)
+
+
+# ExpireDelegationToken (40) -----------------------------------------------------------------------
+#
+# Set the end of a token by its HMAC (KIP-48). Versions 1-2. Only the owner and the renewers may do
+# this. A negative period removes the token at once. In Kafka:
+# ``DelegationTokenControlManager.expireDelegationToken``.
+
+
+async def _expire_token(
+    scope: ControllerScope, request: ControllerRequest[ExpireDelegationTokenRequest]
+) -> ExpireDelegationTokenResponse:
+    """Expire the token, and wait until every process knows it."""
+    message, now_ms = request.message, request.wall_ms
+    change = TokenChange(
+        message.hmac, request.caller.principal, now_ms, message.expiry_time_period_ms
+    )
+    error, expires_ms = await change_expiry(
+        scope, now_ms, lambda image, key: plan_expiry(image, key, change)
+    )
+    return ExpireDelegationTokenResponse(error_code=error, expiry_timestamp_ms=expires_ms)
+
+
+EXPIRE_DELEGATION_TOKEN = at_controller(
+    _expire_token,
+    key=ApiKey.EXPIRE_DELEGATION_TOKEN,
+    versions=(1, 2),
+    requires=(),
+    reject=_rejects(ExpireDelegationTokenResponse),
+)
+
+
+# DescribeDelegationToken (41) ---------------------------------------------------------------------
+#
+# Tokens with their secrets (KIP-48). Versions 1-3. The request may name owners; a token is
+# described if one of them is its owner or a renewer, and the caller owns or renews it or has the
+# rights for it. An empty list of owners finds nothing. In Kafka:
+# ``KafkaApis.handleDescribeTokensRequest``.
+
+
+def _describe_tokens(
+    ctx: Context, request: DescribeDelegationTokenRequest
+) -> DescribeDelegationTokenResponse:
+    """Describe the tokens of the requested owners."""
+    problem, key = requests_problem(ctx), secret_key(ctx.settings)
+    if problem or not key:
+        problem = problem or ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+        return DescribeDelegationTokenResponse(error_code=problem)
+    owners = None
+    if request.owners is not None:
+        owners = [Principal(one.principal_type, one.principal_name) for one in request.owners]
+    return DescribeDelegationTokenResponse(
+        tokens=[
+            _described_token(token, key)
+            for token in all_tokens(ctx.image)
+            if owners is None or any(map(token.may_be_changed_by, owners))
+        ]
+    )
+
+
+def _described_token(token: DelegationToken, key: str) -> DescribedDelegationToken:
+    return DescribedDelegationToken(
+        principal_type=token.owner.kind,
+        principal_name=token.owner.name,
+        token_requester_principal_type=token.requester.kind,
+        token_requester_principal_name=token.requester.name,
+        issue_timestamp=token.issued_ms,
+        expiry_timestamp=token.expires_ms,
+        max_timestamp=token.max_ms,
+        token_id=token.token_id,
+        hmac=token_hmac(key, token.token_id),
+        renewers=[
+            DescribedDelegationTokenRenewer(principal_type=kind, principal_name=name)
+            for kind, name in token.renewers
+        ],
+    )
+
+
+DESCRIBE_DELEGATION_TOKEN = without_owner(
+    _describe_tokens,
+    key=ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    versions=(1, 3),
+    requires=SPECIAL,
+)
+
+
+APIS = (
+    CREATE_DELEGATION_TOKEN,
+    RENEW_DELEGATION_TOKEN,
+    EXPIRE_DELEGATION_TOKEN,
+    DESCRIBE_DELEGATION_TOKEN,
+)

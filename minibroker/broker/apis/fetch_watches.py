@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minibroker.broker.apis.fetch_session_parts import ALL, SessionPart
+from minibroker.broker.apis.fetch_sessions import ALL_PARTITIONS, SessionPart
 from minibroker.broker.apis.partition_fetch import FetchQuery, TopicPartition
 
 
@@ -23,7 +23,7 @@ class FetchWatch:
 
     def __init__(self, session_id: int) -> None:
         self.session_id = session_id
-        self.sequence = ALL
+        self.sequence = ALL_PARTITIONS
         self._queries: dict[TopicPartition, FetchQuery] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._pending: dict[TopicPartition, int] = {}
@@ -92,7 +92,7 @@ class FetchWatches:
 
     def advance(self, part: SessionPart) -> FetchWatch | None:
         """The watch of a session after a part; None if the part does not follow the last one."""
-        if part.follows == ALL:
+        if part.follows == ALL_PARTITIONS:
             self._drop(part.session_id)
             watch = FetchWatch(part.session_id)
             while len(self._watches) >= self._watches_max:

@@ -30,7 +30,7 @@ from minibroker.broker.metadata.placement import (
     transaction_partition,
 )
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     OFFSETS_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
@@ -166,7 +166,7 @@ def execute_single(
 
 SINGLE: Final = SingleForm(Shape(frozenset({"coordinator_keys", "coordinators"})), execute_single)
 
-API: Api[FindCoordinatorRequest, None, None, FindCoordinatorResponse] = Api(
+API = Api(
     key=ApiKey.FIND_COORDINATOR,
     versions=(0, 6),
     requires=SPECIAL,

@@ -25,11 +25,15 @@ from minibroker.broker.apis.base import (
     Mutator,
     Owner,
 )
-from minibroker.broker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from minibroker.broker.metadata.image import PartitionRegistration, Topic
 from minibroker.broker.metadata.topics import INTERNAL_TO_CLIENTS, NewTopic, name_problem
-from minibroker.broker.quotas.controller_mutation import Mutated
-from minibroker.broker.settings.definitions import AUTO_CREATE_TOPICS_ENABLE, PERSONA
+from minibroker.broker.quotas.manager import Mutated
+from minibroker.broker.security.acl import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    TOPIC_OPERATIONS,
+)
+from minibroker.broker.settings import AUTO_CREATE_TOPICS_ENABLE, PERSONA
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.metadata import (
     MetadataRequest,
@@ -96,7 +100,7 @@ def merge(
     creation_errors: Mapping[str, int] = {}
     if CONTROLLER in replies:
         creation_errors, ctx.mutated = replies[CONTROLLER]
-    cluster_operations = NOT_ASKED
+    cluster_operations = OPERATIONS_NOT_ASKED
     if request.include_cluster_authorized_operations:
         cluster_operations = CLUSTER_OPERATIONS
     return MetadataResponse(
@@ -114,7 +118,9 @@ def merge(
 def _topics(
     ctx: Context, request: MetadataRequest, creation_errors: Mapping[str, int]
 ) -> Iterator[MetadataResponseTopic]:
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    operations = (
+        TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
+    )
     image = ctx.image
     if _wants_all(ctx, request):
         for topic in image.topics.values():
@@ -174,7 +180,11 @@ def _missing_error(name: str, creation_errors: Mapping[str, int]) -> int:
 
 
 def _error(
-    code: int, name: str | None, topic_id: bytes = ZERO_UUID, *, operations: int = NOT_ASKED
+    code: int,
+    name: str | None,
+    topic_id: bytes = ZERO_UUID,
+    *,
+    operations: int = OPERATIONS_NOT_ASKED,
 ) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=code, name=name, topic_id=topic_id, topic_authorized_operations=operations
@@ -220,7 +230,7 @@ def _partition(
     )
 
 
-API: Api[MetadataRequest, MetadataPart, MetadataReply, MetadataResponse] = Api(
+API = Api(
     key=ApiKey.METADATA,
     versions=(0, 13),
     requires=SPECIAL,

@@ -67,6 +67,21 @@ class FetchResult(NamedTuple):
         return self.error != _NONE or self.diverging is not None
 
 
+class FetchReply(NamedTuple):
+    """The results of one owner; ``due`` if it has enough bytes or an error, or at the deadline.
+
+    For a session these are the partitions that may have changed, and ``mark`` is their number of
+    changes; ``is_lost`` if the worker does not know the session, so it needs all partitions.
+    """
+
+    found: dict[TopicPartition, FetchResult]
+    size: int = 0
+    failed: bool = False
+    due: bool = True
+    mark: int = 0
+    is_lost: bool = False
+
+
 class HostedPartitions(Protocol):
     """The partitions of one I/O worker."""
 

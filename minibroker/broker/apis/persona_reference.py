@@ -10,8 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from minibroker.broker.apis.registry import APIS
-from minibroker.broker.apis.serving import narrowed
+from minibroker.broker.apis.registry import APIS, narrowed
 from minibroker.broker.metadata.features import DESCRIPTIVE, FEATURES
 from minibroker.broker.personas.persona import ALL, DELAYED, MUTED, NAMES, NONE, OWN, Persona, load
 from minibroker_protocol import registry
@@ -120,8 +119,7 @@ def _narrower(persona: Persona) -> str:
         if key not in served:
             texts.append(f"{name} {_range(low, high)}")
             continue
-        api = served[key]
-        from_, to = api.served_from or api.versions[0], api.versions[1]
+        from_, to = served[key].served
         if low < from_:
             texts.append(f"{name} {_range(low, from_ - 1)}")
         if high > to:

@@ -74,6 +74,8 @@ GENERIC_ERRORS_SINCE = 11
 """First version whose clients know TRANSACTION_ABORTABLE."""
 ADDS_PARTITIONS_SINCE = 12
 """First version whose clients leave it to the leader to add partitions (KIP-890)."""
+TOPIC_IDS_SINCE: Final = 13
+"""First version with topic ids."""
 NO_OFFSET = -1
 WITHOUT_LOG_START: Final = frozenset(
     {
@@ -135,20 +137,13 @@ SEVERAL_PRODUCER_IDS: Final = ProduceOutcome(
 )
 
 
-def _topic_name(ctx: Context, topic: TopicProduceData) -> str | None:
-    """The name of a topic that exists, from version 13 on by its id."""
-    if ctx.version >= 13:
-        return ctx.image.topic_names.get(topic.topic_id)
-    return topic.name if topic.name in ctx.image.topics else None
-
-
 def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, ProducePart]:
     """The existing partitions by owner. ``merge`` adds the errors of the others."""
     if request.acks not in VALID_ACKS:
         return {}
     parts: dict[Owner, list[ProduceBatch]] = {}
     for topic in request.topic_data:
-        name = _topic_name(ctx, topic)
+        name = ctx.topic_name(topic.name, topic.topic_id, ids_since=TOPIC_IDS_SINCE)
         if name is None or _is_reserved(ctx, name):
             continue
         for data in topic.partition_data:
@@ -373,7 +368,7 @@ def merge(
 def _partitions(
     ctx: Context, request: ProduceRequest, topic: TopicProduceData, outcomes: ProduceReply
 ) -> Iterator[PartitionProduceResponse]:
-    name = _topic_name(ctx, topic)
+    name = ctx.topic_name(topic.name, topic.topic_id, ids_since=TOPIC_IDS_SINCE)
     for data in topic.partition_data:
         outcome = outcomes.get((name or topic.name, data.index))
         if outcome is None:
@@ -387,7 +382,7 @@ def _missing_outcome(
     """The outcome of a partition that was sent to no owner."""
     if request.acks not in VALID_ACKS:
         return ProduceOutcome(ErrorCode.INVALID_REQUIRED_ACKS)
-    if name is None and ctx.version >= 13:
+    if name is None and ctx.version >= TOPIC_IDS_SINCE:
         return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
     exists = name is not None and ctx.image.partition(name, partition) is not None
     if name is not None and exists and _is_reserved(ctx, name):
@@ -433,7 +428,7 @@ def execute_single(
     transactional_id, acks, _, name, topic_id, index, records = request
     if acks not in (1, ALL_REPLICAS) or records is None:
         return None
-    topic = scope.image.topic_names.get(topic_id) if version >= 13 else name
+    topic = scope.image.topic_names.get(topic_id) if version >= TOPIC_IDS_SINCE else name
     if topic is None or topic in INTERNAL_TOPICS:
         return None
     worker = scope.worker
@@ -483,7 +478,7 @@ SINGLE: Final = SingleForm(
     execute_single,
 )
 
-API: Api[ProduceRequest, ProducePart, ProduceReply, ProduceResponse] = Api(
+API = Api(
     key=ApiKey.PRODUCE,
     versions=(0, 13),
     requires=SPECIAL,

@@ -38,12 +38,12 @@ def _rows() -> Iterator[str]:
 
 
 def _versions(api: ServedApi) -> str:
-    low, high = api.versions
+    (low, high), lowest = api.versions, api.served[0]
     if api.key in CONTROL_REQUESTS:
         return f"{low}–{high} (advertised only with ZooKeeper)"  # noqa: RUF001 - a range
-    if api.served_from is None or api.served_from == low:
+    if lowest == low:
         return f"{low}–{high}" if low < high else f"{low}"  # noqa: RUF001 - a range
-    return f"{api.served_from}–{high} (advertised from {low})"  # noqa: RUF001 - a range
+    return f"{lowest}–{high} (advertised from {low})"  # noqa: RUF001 - a range
 
 
 if __name__ == "__main__":

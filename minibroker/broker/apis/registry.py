@@ -1,86 +1,54 @@
-"""Registry of the served APIs by key; only these are advertised, if the settings allow it.
+"""The served APIs by key, and what one broker serves and advertises of them.
 
-Checks that every advertised version has a schema. Invariant: exactly one module serves a key.
-In Kafka: ``ApiKeys`` and the dispatch of ``KafkaApis.handle``.
+Checks that every advertised version has a schema, and owns how a persona narrows the registry.
+Invariant: exactly one API serves a key; without a persona the registry is served as it is, and
+with one, a version is served only if both have it. In Kafka: ``ApiKeys``, ``ApiVersionManager`` and
+the dispatch of ``KafkaApis.handle``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.broker.apis import (
-    add_offsets_to_txn,
-    add_partitions_to_txn,
-    alter_client_quotas,
-    alter_configs,
-    alter_partition_reassignments,
-    alter_replica_log_dirs,
-    alter_user_scram_credentials,
+    acls,
     api_versions,
-    consumer_group_heartbeat,
-    controlled_shutdown,
-    create_acls,
-    create_delegation_token,
-    create_partitions,
-    create_topics,
-    delete_acls,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_acls,
-    describe_client_quotas,
-    describe_cluster,
-    describe_configs,
-    describe_delegation_token,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_quorum,
-    describe_topic_partitions,
-    describe_transactions,
-    describe_user_scram_credentials,
-    elect_leaders,
-    end_txn,
-    expire_delegation_token,
-    fetch,
+    client_quotas,
+    client_telemetry,
+    cluster,
+    configs,
+    control_requests,
+    delegation_tokens,
     find_coordinator,
-    get_telemetry_subscriptions,
-    heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
-    join_group,
-    leader_and_isr,
-    leave_group,
-    list_config_resources,
-    list_groups,
-    list_offsets,
-    list_partition_reassignments,
-    list_transactions,
+    group_offsets,
+    groups,
+    log_dirs,
     metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
+    partition_logs,
     produce,
-    push_telemetry,
-    renew_delegation_token,
-    sasl_authenticate,
-    sasl_handshake,
-    stop_replica,
-    sync_group,
-    txn_offset_commit,
-    unregister_broker,
-    update_features,
-    update_metadata,
+    replicas,
+    sasl,
+    scram_credentials,
+    topics,
+    transactions,
     write_txn_markers,
 )
 from minibroker.broker.apis.authorization.wrap import with_authorization_check
 from minibroker.broker.apis.base import ServedApi, ServedVersions
 from minibroker.broker.apis.control_requests import CONTROL_REQUESTS
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import ADVERTISE_CONTROLLER_REQUESTS, ZOOKEEPER_CONNECT
+from minibroker.broker.apis.fetch import API
+from minibroker.broker.settings import (
+    ADVERTISE_CONTROLLER_REQUESTS,
+    PERSONA,
+    ZOOKEEPER_CONNECT,
+    Settings,
+)
 from minibroker_protocol import registry
+
+if TYPE_CHECKING:
+    from minibroker.broker.personas.persona import Persona
 
 
 def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
@@ -89,7 +57,7 @@ def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
     for api in apis:
         if api.key in found:
             raise ValueError(f"{api.key.name} is served twice")
-        low, high = api.versions if api.served_from is None else (api.served_from, api.versions[1])
+        low, high = api.served
         declared = registry.schema(api.key).valid_versions
         if not (declared.has(low) and declared.has(high)):
             raise ValueError(
@@ -101,69 +69,27 @@ def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
 
 APIS: Final[Mapping[int, ServedApi]] = collect(
     [
-        add_offsets_to_txn.API,
-        add_partitions_to_txn.API,
-        alter_client_quotas.API,
-        alter_configs.API,
-        alter_partition_reassignments.API,
-        alter_replica_log_dirs.API,
-        alter_user_scram_credentials.API,
+        *acls.APIS,
         api_versions.API,
-        consumer_group_heartbeat.API,
-        controlled_shutdown.API,
-        create_acls.API,
-        create_delegation_token.API,
-        create_partitions.API,
-        create_topics.API,
-        delete_acls.API,
-        delete_groups.API,
-        delete_records.API,
-        delete_topics.API,
-        describe_acls.API,
-        describe_client_quotas.API,
-        describe_cluster.API,
-        describe_configs.API,
-        describe_delegation_token.API,
-        describe_groups.API,
-        describe_log_dirs.API,
-        describe_producers.API,
-        describe_quorum.API,
-        describe_topic_partitions.API,
-        describe_transactions.API,
-        describe_user_scram_credentials.API,
-        elect_leaders.API,
-        end_txn.API,
-        expire_delegation_token.API,
-        fetch.API,
+        *client_quotas.APIS,
+        *client_telemetry.APIS,
+        *cluster.APIS,
+        *configs.APIS,
+        *control_requests.APIS,
+        *delegation_tokens.APIS,
+        API,
         find_coordinator.API,
-        get_telemetry_subscriptions.API,
-        heartbeat.API,
-        incremental_alter_configs.API,
-        init_producer_id.API,
-        join_group.API,
-        leader_and_isr.API,
-        leave_group.API,
-        list_config_resources.API,
-        list_groups.API,
-        list_offsets.API,
-        list_partition_reassignments.API,
-        list_transactions.API,
+        *group_offsets.APIS,
+        *groups.APIS,
+        *log_dirs.APIS,
         metadata.API,
-        offset_commit.API,
-        offset_delete.API,
-        offset_fetch.API,
-        offset_for_leader_epoch.API,
+        *partition_logs.APIS,
         produce.API,
-        push_telemetry.API,
-        renew_delegation_token.API,
-        sasl_authenticate.API,
-        sasl_handshake.API,
-        stop_replica.API,
-        sync_group.API,
-        txn_offset_commit.API,
-        unregister_broker.API,
-        update_features.API,
-        update_metadata.API,
+        *replicas.APIS,
+        *sasl.APIS,
+        *scram_credentials.APIS,
+        *topics.APIS,
+        *transactions.APIS,
         write_txn_markers.API,
     ]
 )
@@ -181,3 +107,40 @@ def advertised(settings: Settings) -> ServedVersions:
         for api in APIS.values()
         if everything or api.key not in CONTROL_REQUESTS
     }
+
+
+class Serving(NamedTuple):
+    """The served APIs by key, and the versions that ApiVersions lists."""
+
+    apis: Mapping[int, ServedApi]
+    advertised: ServedVersions
+
+
+def serving(settings: Settings) -> Serving:
+    """Return what a broker with these settings serves."""
+    persona = settings[PERSONA]
+    if persona is None:
+        return Serving(APIS, advertised(settings))
+    apis = narrowed(APIS, persona)
+    return Serving(apis, {api.key: api.versions for api in apis.values()})
+
+
+def served_versions(apis: Mapping[int, ServedApi]) -> dict[int, tuple[int, int]]:
+    """The lowest and the highest version of each API that requests may have."""
+    return {key: api.served for key, api in apis.items()}
+
+
+def narrowed(apis: Mapping[int, ServedApi], persona: Persona) -> dict[int, ServedApi]:
+    """Return the APIs that a persona has, each in the versions of both."""
+    found = {}
+    for key, api in apis.items():
+        if key not in persona.versions:
+            continue
+        low, high = api.versions
+        listed = max(low, persona.versions[key].low), min(high, persona.versions[key].high)
+        served_from = max(listed[0], api.served[0])
+        if served_from <= listed[1]:
+            # Versions that are listed but not served have no schema; there may be none of them.
+            starts_later = served_from if served_from > listed[0] else None
+            found[key] = replace(api, versions=listed, served_from=starts_later)
+    return found

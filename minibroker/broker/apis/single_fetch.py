@@ -17,7 +17,7 @@ from minibroker.broker.apis.partition_fetch import (
     FetchResult,
     read_partition,
 )
-from minibroker.broker.settings.definitions import FETCH_MAX_BYTES
+from minibroker.broker.settings import FETCH_MAX_BYTES
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
 

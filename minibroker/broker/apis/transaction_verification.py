@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-from minibroker.broker.apis import add_partitions_to_txn
 from minibroker.broker.apis.base import Context, WorkerScope
-from minibroker.broker.apis.transaction_parts import AddPartitionsReply, PartitionsToAdd
+from minibroker.broker.apis.transactions import AddPartitionsReply, PartitionsToAdd, add_partitions
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transactions import NO_GUARD, Guard
@@ -111,7 +110,7 @@ def verify_here(
         return guard
     key = partition.log.topic, partition.log.partition
     part = _partitions_to_add(session, (key,), support)
-    errors = add_partitions_to_txn.execute(scope, (part,))[session.transactional_id]
+    errors = add_partitions(scope, (part,))[session.transactional_id]
     return guard if errors[key] is ErrorCode.NONE else None
 
 

@@ -154,7 +154,7 @@ def _topic_result(name: str, results: Mapping[int, ErrorCode]) -> WritableTxnMar
     )
 
 
-API: Api[WriteTxnMarkersRequest, MarkersPart, MarkersReply, WriteTxnMarkersResponse] = Api(
+API = Api(
     key=ApiKey.WRITE_TXN_MARKERS,
     versions=(1, 2),
     requires=(

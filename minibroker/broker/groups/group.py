@@ -23,8 +23,7 @@ from typing import ClassVar, Final
 from minibroker.broker.groups.events import Decision, Event, GroupRecord, JoinRequested, Moment
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.states import PAST_TRANSITIONS_MAX, StateTransition
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     GROUP_INITIAL_REBALANCE_DELAY_MS,
     GROUP_MAX_SESSION_TIMEOUT_MS,
     GROUP_MAX_SIZE,
@@ -32,6 +31,7 @@ from minibroker.broker.settings.definitions import (
     OFFSET_METADATA_MAX_BYTES,
     OFFSETS_RETENTION_CHECK_INTERVAL_MS,
     OFFSETS_RETENTION_MINUTES,
+    Settings,
 )
 from minibroker_protocol.errors import ErrorCode
 

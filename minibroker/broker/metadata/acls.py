@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from minibroker.broker.metadata.image import AclsChanged, ChangeRejected, Image, Plan, plan_of
@@ -67,6 +67,19 @@ class Filter(NamedTuple):
     host: str | None
     operation: int
     permission: int
+
+
+def as_filter(message: Any, resource_type: int) -> Filter:
+    """The filter of a request, or of one of its elements."""
+    return Filter(
+        resource_type,
+        message.resource_name_filter,
+        message.pattern_type_filter,
+        message.principal_filter,
+        message.host_filter,
+        message.operation,
+        message.permission_type,
+    )
 
 
 def check_binding(wanted: Binding) -> tuple[Pattern, AclRule] | ChangeRejected:

@@ -45,8 +45,7 @@ from minibroker.broker.metadata.topics import (
     internal_topics,
     name_problem,
 )
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     AUTHORIZER_CLASS_NAME,
     CLUSTER_ID,
     NODE_ID,
@@ -54,6 +53,7 @@ from minibroker.broker.settings.definitions import (
     PERSONA,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
     ZOOKEEPER_CONNECT,
+    Settings,
 )
 from minibroker_protocol.types import uuid_text
 

@@ -43,9 +43,7 @@ from minibroker.broker.metadata.topics import name_problem
 from minibroker.broker.quotas.entity import CLIENTS_OF, desanitize, sanitize
 from minibroker.broker.quotas.types import CLIENT_QUOTA_KEYS, CONNECTION_CREATION_RATE
 from minibroker.broker.security.delegation_token import decode_token
-from minibroker.broker.settings import TOPIC_SETTINGS, Setting, Settings
-from minibroker.broker.settings.client_metrics import InvalidSubscription, check_client_metrics
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
     NODE_ID,
@@ -53,8 +51,12 @@ from minibroker.broker.settings.definitions import (
     SHARDED,
     SHARDED_ADVICE,
     SSL_KEYSTORE_LOCATION,
+    TOPIC_SETTINGS,
     ZOOKEEPER_CONNECT,
+    Setting,
+    Settings,
 )
+from minibroker.broker.settings.client_metrics import InvalidSubscription, check_client_metrics
 from minibroker.broker.settings.dynamic import (
     DEFAULT_NAME,
     Configs,

@@ -102,12 +102,12 @@ from minibroker.broker.metadata.topics import (
     unlimited,
 )
 from minibroker.broker.security.acl import AclRule, Pattern
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     BROKER_RACK,
     DELETE_TOPIC_ENABLE,
     NODE_ID,
     PERSONA,
+    Settings,
 )
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import uuid_text

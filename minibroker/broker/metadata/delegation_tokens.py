@@ -27,10 +27,10 @@ from minibroker.broker.security.delegation_token import (
     token_hmac,
 )
 from minibroker.broker.security.principal import Principal
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     DELEGATION_TOKEN_EXPIRY_TIME_MS,
     DELEGATION_TOKEN_MAX_LIFETIME_MS,
+    Settings,
 )
 from minibroker_protocol.errors import ErrorCode
 

@@ -40,10 +40,11 @@ from minibroker.broker.quotas.types import (
     CLIENT_QUOTA_TYPES,
     CONNECTION_CREATION_RATE,
     QuotaType,
+    is_quota,
+    value_problem,
+    value_text,
 )
-from minibroker.broker.quotas.values import is_quota, value_problem, value_text
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import ACCEPTOR_MODE, SHARDED, SHARDED_ADVICE
+from minibroker.broker.settings import ACCEPTOR_MODE, SHARDED, SHARDED_ADVICE, Settings
 from minibroker.broker.settings.dynamic import DEFAULT_NAME
 from minibroker.broker.settings.types import LONG_MAX
 from minibroker_protocol.errors import ErrorCode

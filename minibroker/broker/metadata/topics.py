@@ -35,8 +35,7 @@ from minibroker.broker.metadata.placement import (
     OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     ACTIVITY_ENABLE,
     ACTIVITY_RETENTION_BYTES,
     DEFAULT_REPLICATION_FACTOR,
@@ -45,6 +44,7 @@ from minibroker.broker.settings.definitions import (
     OFFSETS_TOPIC_SEGMENT_BYTES,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_SEGMENT_BYTES,
+    Settings,
 )
 from minibroker.broker.settings.topics import parse_topic_value
 from minibroker.broker.settings.types import INT_MAX, BadValueError

@@ -16,11 +16,11 @@ import trio
 
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.client_connection import ClientConnection, IdleConnections
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     CONNECTION_FAILED_AUTHENTICATION_DELAY_MS,
     PRINCIPAL_BUILDER_CLASS,
     SASL_SERVER_MAX_RECEIVE_SIZE,
+    Settings,
 )
 from minibroker.broker.settings.listeners import has_sasl, has_tls
 from minibroker.runtime.clock import Clock

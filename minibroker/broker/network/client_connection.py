@@ -26,7 +26,7 @@ from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.apis.base import Caller
 from minibroker.broker.connections.address import client_ip
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.broker.settings.definitions import SOCKET_REQUEST_MAX_BYTES
+from minibroker.broker.settings import SOCKET_REQUEST_MAX_BYTES
 from minibroker.runtime.arena import ArenaPart, Block
 from minibroker.runtime.clock import Clock
 from minibroker.runtime.request_memory import Claim, TooManyWaiting

@@ -27,10 +27,11 @@ from minibroker.broker.security.principal import (
     Principal,
     parse,
 )
-from minibroker.broker.settings import ConfigError, Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     PRINCIPAL_BUILDER_CLASS,
     SSL_PRINCIPAL_MAPPING_RULES,
+    ConfigError,
+    Settings,
 )
 from minibroker.broker.settings.listeners import has_tls
 

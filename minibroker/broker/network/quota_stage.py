@@ -16,16 +16,16 @@ closed one is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from operator import attrgetter
 from struct import Struct as Layout
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from minibroker.broker.apis.base import Context
-from minibroker.broker.apis.incremental_fetch import is_follower_fetch, throttled_response
+from minibroker.broker.apis.fetch import is_follower_fetch, throttled_response
 from minibroker.broker.apis.registry import APIS
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metadata.quotas import EffectiveQuotas
@@ -35,13 +35,12 @@ from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.process.environment import Environment
 from minibroker.broker.quotas.manager import FETCH as BYTES_FETCHED
 from minibroker.broker.quotas.manager import PRODUCE as BYTES_PRODUCED
-from minibroker.broker.quotas.manager import QuotaUser, Throttle, larger
+from minibroker.broker.quotas.manager import QuotaUser, Throttle, ThrottleQueue, larger
 from minibroker.broker.quotas.rate import NO_CAUSE, Cause
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
 from minibroker.broker.security.acl import Operation, Resource
 from minibroker.broker.settings.definitions import DELAY, QUOTA_THROTTLE_MODE
 from minibroker.runtime.clock import whole_ms
-from minibroker.runtime.deadlines import Deadlines
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.fetch import FetchResponse
@@ -51,8 +50,7 @@ from minibroker_protocol.schema import Array, Struct
 
 if TYPE_CHECKING:
     from minibroker.broker.network.interception import Interception
-    from minibroker.broker.quotas.controller_mutation import Mutated
-    from minibroker.broker.quotas.manager import DeferredRecord, QuotaCheck
+    from minibroker.broker.quotas.manager import DeferredRecord, Mutated, QuotaCheck
     from minibroker_protocol.headers import RequestHeader
     from minibroker_protocol.messages.produce import ProduceRequest
 
@@ -496,51 +494,3 @@ def _cannot_be_exempt(number: int, request: Any) -> bool:
     if number == BYTES_PRODUCED:
         return bool(request.acks != 0)
     return not is_follower_fetch(request)
-
-
-# --------------------------------------------------------------------------------------------------
-# Queue of throttled connections in the order in which their throttles end.
-#
-# It must never read a clock or know a connection: keys are any hashable objects, and ``now_ms`` is
-# an argument. Invariant: each throttled key is returned exactly once, by the first `due` at or
-# after the end, unless it is forgotten; forgotten keys use bounded memory. Corresponds to Kafka's
-# ``ThrottledChannelReaper``.
-
-Held = TypeVar("Held", bound=Hashable)
-
-
-class ThrottleQueue(Generic[Held]):
-    """Keys that are throttled, each by one quota type."""
-
-    def __init__(self) -> None:
-        self._ends: Deadlines[Held] = Deadlines()
-        self._kinds: dict[Held, str] = {}
-        self._sizes: dict[str, int] = {}
-
-    def hold(self, held: Held, kind: str, end_ms: int) -> bool:
-        """Throttle a key that is not throttled; return whether its end is the next one."""
-        is_next = self._ends.add(held, end_ms)
-        self._kinds[held] = kind
-        self._sizes[kind] = self._sizes.get(kind, 0) + 1
-        return is_next
-
-    def due(self, now_ms: int) -> list[Held]:
-        """Remove and return the keys whose throttle has ended."""
-        found = self._ends.due(now_ms)
-        for held in found:
-            self._sizes[self._kinds.pop(held)] -= 1
-        return found
-
-    def forget(self, held: Held) -> None:
-        """Remove a key, throttled or not."""
-        if held in self._kinds:
-            self._ends.forget(held)
-            self._sizes[self._kinds.pop(held)] -= 1
-
-    def next_ms(self) -> float | None:
-        """Return the time of the next end; None if nothing is throttled."""
-        return self._ends.next()
-
-    def size(self, kind: str) -> int:
-        """Return the number of keys that a quota type throttles."""
-        return self._sizes.get(kind, 0)

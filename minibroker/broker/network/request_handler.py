@@ -26,7 +26,7 @@ from minibroker.broker.apis.api_versions import software_in, unsupported_version
 from minibroker.broker.apis.authorization.wrap import Authorizers
 from minibroker.broker.apis.base import CONTROLLER, Context, Owner, ServedApi
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache, session_ids, slots_of
-from minibroker.broker.apis.serving import serving
+from minibroker.broker.apis.registry import serving
 from minibroker.broker.log.log import FileSlice
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.metrics.log import EventLog

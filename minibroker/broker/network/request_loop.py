@@ -36,7 +36,7 @@ from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.client_connection import SCRATCH_BYTES, RequestReader
 from minibroker.broker.network.direct_requests import DelayedRequest
 from minibroker.broker.network.quota_stage import RequestCost
-from minibroker.broker.settings.definitions import SOCKET_REQUEST_MAX_BYTES
+from minibroker.broker.settings import SOCKET_REQUEST_MAX_BYTES
 from minibroker.runtime.arena import ArenaPart, Block
 from minibroker.runtime.stream import SocketStream, StreamClosed
 from minibroker.runtime.system import ENDED_EVENTS, RECEIVED_EVENTS, edge_triggered_poller

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.broker.apis import api_versions
 from minibroker.broker.apis.base import Context
-from minibroker.broker.apis.serving import serving
+from minibroker.broker.apis.registry import serving
 from minibroker.broker.metadata.credentials import shapes
 from minibroker.broker.metadata.delegation_tokens import find_token
 from minibroker.broker.metadata.image import EMPTY, USER, Image
@@ -27,9 +27,15 @@ from minibroker.broker.security.authentication import (
     IllegalStep,
 )
 from minibroker.broker.security.delegation_token import token_credential
-from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN, Mechanism
-from minibroker.broker.security.oauth import OAuthBearer, TokenRules, Verifier, unsecured
-from minibroker.broker.security.plain import Plain
+from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN, Mechanism, Plain
+from minibroker.broker.security.oauth import (
+    OAuthBearer,
+    TokenRules,
+    UnusableKeys,
+    Verifier,
+    unsecured,
+    verifier,
+)
 from minibroker.broker.security.scram import (
     ITERATIONS_MIN,
     Credential,
@@ -38,8 +44,7 @@ from minibroker.broker.security.scram import (
     TokenCredential,
     parse_credential,
 )
-from minibroker.broker.settings import ConfigError, Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     CONNECTIONS_MAX_REAUTH_MS,
     DELEGATION_TOKEN_SECRET_KEY,
     PERSONA,
@@ -50,6 +55,8 @@ from minibroker.broker.settings.definitions import (
     SASL_OAUTHBEARER_EXPECTED_ISSUER,
     SASL_OAUTHBEARER_JWKS_ENDPOINT_URL,
     SASL_OAUTHBEARER_SUB_CLAIM_NAME,
+    ConfigError,
+    Settings,
 )
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
@@ -320,8 +327,6 @@ def token_rules(settings: Settings, listener: str) -> tuple[Verifier, TokenRules
             audience,
         )
     from pathlib import Path
-
-    from minibroker.broker.security.jwks import UnusableKeys, verifier
 
     try:
         verify = verifier(Path(path).read_text(encoding="utf-8"))

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.network.tls import TlsContext, tls_context
 from minibroker.broker.security.certificates import distinguished_name
-from minibroker.broker.settings import ConfigError, Setting, Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     NODE_ID,
     SSL_ALLOW_DN_CHANGES,
     SSL_ALLOW_SAN_CHANGES,
@@ -24,6 +23,9 @@ from minibroker.broker.settings.definitions import (
     SSL_RENEWED,
     SSL_TRUSTSTORE_CERTIFICATES,
     SSL_TRUSTSTORE_LOCATION,
+    ConfigError,
+    Setting,
+    Settings,
 )
 from minibroker.broker.settings.dynamic import BROKERS, Configs, effective
 from minibroker.broker.settings.listeners import has_tls
@@ -31,7 +33,7 @@ from minibroker.broker.settings.listeners import has_tls
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from minibroker.broker.security.x509 import Identity
+    from minibroker.broker.security.certificates import Identity
 
 _FILES: Final = (SSL_KEYSTORE_LOCATION, SSL_TRUSTSTORE_LOCATION)
 

@@ -16,9 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
-from minibroker.broker.security.x509 import BadCertificate, Identity, identity
-from minibroker.broker.settings import ConfigError, Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.security.certificates import BadCertificate, Identity, identity
+from minibroker.broker.settings import (
     SSL_CLIENT_AUTH,
     SSL_ENABLED_PROTOCOLS,
     SSL_KEY_PASSWORD,
@@ -27,6 +26,8 @@ from minibroker.broker.settings.definitions import (
     SSL_KEYSTORE_LOCATION,
     SSL_TRUSTSTORE_CERTIFICATES,
     SSL_TRUSTSTORE_LOCATION,
+    ConfigError,
+    Settings,
 )
 from minibroker.runtime.stream import ByteStream, StreamClosed
 from minibroker.runtime.system import memory_file, path_of

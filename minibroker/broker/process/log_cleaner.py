@@ -37,14 +37,14 @@ from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import CleanerFigures
 from minibroker.broker.process.cleaner_child import LENGTH
 from minibroker.broker.process.environment import Environment, note_state
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     LOG_CLEANER_BACKOFF_MS,
     LOG_CLEANER_DEDUPE_BUFFER_SIZE,
     LOG_CLEANER_ENABLE,
     LOG_CLEANER_IO_BUFFER_LOAD_FACTOR,
     LOG_CLEANER_IO_BUFFER_SIZE,
     LOG_CLEANER_IO_MAX_BYTES_PER_SECOND,
+    Settings,
 )
 from minibroker.broker.settings.dynamic import effective
 from minibroker.python_command import python_command

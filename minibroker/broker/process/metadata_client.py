@@ -38,8 +38,7 @@ from minibroker.broker.process.messages import (
     RegisterRole,
     RoleRegistered,
 )
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import NODE_ID
+from minibroker.broker.settings import NODE_ID, Settings
 from minibroker.broker.settings.loggers import LEVELS, logger_levels
 from minibroker.runtime.rpc import Link, RpcConnection
 

@@ -16,7 +16,7 @@ import trio
 
 from minibroker.broker.process.environment import WORKER, Environment, role_name
 from minibroker.broker.process.messages import ApiPart, ApiReply, RegisterRole
-from minibroker.broker.settings.definitions import QUEUED_MAX_REQUESTS
+from minibroker.broker.settings import QUEUED_MAX_REQUESTS
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.rpc import Link, LocalPeer, PeerLost, RpcConnection
 

@@ -25,8 +25,7 @@ from minibroker.broker.quotas.entity import (
 )
 from minibroker.broker.quotas.ledger import QuotaUsage, Sample
 from minibroker.broker.quotas.rate import Cause, java_round, throttle_ms
-from minibroker.broker.quotas.types import Counter, QuotaType
-from minibroker.broker.quotas.values import limit_text, measured_text
+from minibroker.broker.quotas.types import Counter, QuotaType, limit_text, measured_text
 
 _NOBODY: Final = "-"
 _KINDS: Final = {CLIENT: "clients", USER: "users", USER_AND_CLIENT: "clients of users"}

@@ -29,8 +29,10 @@ from minibroker.broker.quotas.arguments import (
     parse_quota,
 )
 from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable, sanitize
-from minibroker.broker.quotas.types import BY_KEY, CLIENT_QUOTA_KEYS, CONNECTION_CREATION_RATE
-from minibroker.broker.quotas.values import (
+from minibroker.broker.quotas.types import (
+    BY_KEY,
+    CLIENT_QUOTA_KEYS,
+    CONNECTION_CREATION_RATE,
     is_quota,
     value_problem,
     value_text,

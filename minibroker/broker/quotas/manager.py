@@ -1,17 +1,15 @@
-"""Record the usage of client quotas, and compute throttle times, in one process.
+"""The controller mutation quota of one request: a token bucket, with a token for each partition.
 
-Owns the decisions. Rates are the ledger's; ``now_ms`` is an argument, and a throttle is a returned
-number. It must never know a connection or read a clock. Invariants: usage is recorded once, before
-its check, or later if no order of concurrent records could make the check fail; a quota is violated
-only by a rate above the bound. Until a quota is set, nothing is recorded. Corresponds to Kafka's
-``ClientQuotaManager`` and ``ClientRequestQuotaManager``.
+Owns when a mutation is accepted and how long the client is throttled; the bucket is in the ledger's
+counter. It must never read a clock or know a topic. Invariant: a rejected mutation takes no tokens.
+Corresponds to Kafka's ``ControllerMutationQuotaManager`` (KIP-599).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from minibroker.broker.quotas.counter import ALWAYS_MEASURED, RateAndSpan
 from minibroker.broker.quotas.entity import (
@@ -28,9 +26,63 @@ from minibroker.broker.quotas.rate import (
     capacity,
     deferred_limit,
     deferred_request_max,
+    java_round,
     throttle_ms,
 )
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
+from minibroker.runtime.deadlines import Deadlines
+
+Held = TypeVar("Held", bound=Hashable)
+
+
+# Throttled connections ----------------------------------------------------------------------------
+#
+# They are in the order in which their throttles end. Keys are any hashable objects. Invariant: each
+# throttled key is returned exactly once, by the first `due` at or after the end, unless it is
+# forgotten; forgotten keys use bounded memory. Corresponds to Kafka's ``ThrottledChannelReaper``.
+
+
+class ThrottleQueue(Generic[Held]):
+    """Keys that are throttled, each by one quota type."""
+
+    def __init__(self) -> None:
+        self._ends: Deadlines[Held] = Deadlines()
+        self._kinds: dict[Held, str] = {}
+        self._sizes: dict[str, int] = {}
+
+    def hold(self, held: Held, kind: str, end_ms: int) -> bool:
+        """Throttle a key that is not throttled; return whether its end is the next one."""
+        is_next = self._ends.add(held, end_ms)
+        self._kinds[held] = kind
+        self._sizes[kind] = self._sizes.get(kind, 0) + 1
+        return is_next
+
+    def due(self, now_ms: int) -> list[Held]:
+        """Remove and return the keys whose throttle has ended."""
+        found = self._ends.due(now_ms)
+        for held in found:
+            self._sizes[self._kinds.pop(held)] -= 1
+        return found
+
+    def forget(self, held: Held) -> None:
+        """Remove a key, throttled or not."""
+        if held in self._kinds:
+            self._ends.forget(held)
+            self._sizes[self._kinds.pop(held)] -= 1
+
+    def next_ms(self) -> float | None:
+        """Return the time of the next end; None if nothing is throttled."""
+        return self._ends.next()
+
+    def size(self, kind: str) -> int:
+        """Return the number of keys that a quota type throttles."""
+        return self._sizes.get(kind, 0)
+
+
+# Records and checks -------------------------------------------------------------------------------
+#
+# The usage of requests, and the throttle times that follow from it.
+
 
 QUOTA_STATES_MAX: Final = 16_384
 """Pairs of user and client-id whose state a process caches."""
@@ -427,3 +479,95 @@ class ClientQuotaManager:
         number = _KINDS.index(throttle.kind)
         group = self.state(client, now_ms).group_of(number)
         group.throttled(number, throttle.ms, api_key, throttle.cause, now_ms)
+
+
+# Controller mutations -----------------------------------------------------------------------------
+#
+# A token bucket, with a token for each partition that a request changes; the bucket is in the
+# ledger's counter. Invariant: a rejected mutation takes no tokens. Corresponds to Kafka's
+# ``ControllerMutationQuotaManager`` (KIP-599).
+
+
+_MUTATION_NUMBER: Final = CLIENT_QUOTA_TYPES.index(QuotaType.CONTROLLER_MUTATION)
+
+
+class Mutated(NamedTuple):
+    """Partitions that one request tried to change, those rejected, and its last check."""
+
+    requested: int
+    rejected: int
+    strict: bool
+    check: QuotaCheck | None
+    throttle_ms: int
+
+
+class MutationQuota:
+    """The tokens that one request takes, one for each partition.
+
+    While the bucket is overdrawn, a ``strict`` quota rejects mutations; otherwise the request is
+    executed and the client throttled (KIP-599).
+    """
+
+    def __init__(
+        self,
+        quotas: ClientQuotaManager,
+        client: QuotaUser,
+        *,
+        windows: int,
+        window_ms: int,
+        strict: bool,
+    ) -> None:
+        self._quotas = quotas
+        self._client = client
+        self._burst_s = windows * window_ms / 1000
+        self._strict = strict
+        self._throttle_ms = 0
+        self._since_ms = 0
+        self._requested = 0
+        self._rejected = 0
+        self._last_check: QuotaCheck | None = None
+
+    def take(self, permits: int, now_ms: int) -> bool:
+        """Take tokens for changes; return whether the changes are accepted."""
+        self._requested += permits
+        accepted = self._take(permits, now_ms)
+        self._rejected += 0 if accepted else permits
+        return accepted
+
+    def _take(self, permits: int, now_ms: int) -> bool:
+        kind = QuotaType.CONTROLLER_MUTATION
+        if not self._quotas.bits[kind]:
+            return True
+        group, bound = self._quotas.share(kind, self._client, now_ms)
+        if bound is None:
+            group.add(_MUTATION_NUMBER, permits, now_ms)
+            self._last_check = QuotaCheck(kind, group.tags, 0.0, None, 0, now_ms, group.ordinal)
+            return True
+        burst = bound.value * self._burst_s
+        # A strict bucket is checked before tokens are taken, a permissive one afterwards.
+        at_once = 0 if self._strict else permits
+        left = group.tokens(_MUTATION_NUMBER, bound.value, burst, now_ms, at_once)
+        if left < 0:
+            self._throttle_ms = min(java_round(-left / bound.value * 1000), INT_MAX)
+            self._since_ms = now_ms
+            if not self._strict:
+                group.add(_MUTATION_NUMBER, permits, now_ms)
+            ordinal = group.ordinal
+            self._last_check = QuotaCheck(
+                kind, group.tags, left, bound, self._throttle_ms, now_ms, ordinal
+            )
+            return not self._strict
+        if self._strict:
+            left = group.tokens(_MUTATION_NUMBER, bound.value, burst, now_ms, permits)
+        group.add(_MUTATION_NUMBER, permits, now_ms)
+        self._last_check = QuotaCheck(kind, group.tags, left, bound, 0, now_ms, group.ordinal)
+        return True
+
+    def throttle_ms(self, now_ms: int) -> int:
+        """Return the remaining throttle time of the client."""
+        return max(0, self._throttle_ms - (now_ms - self._since_ms))
+
+    def mutated(self, now_ms: int) -> Mutated:
+        """Return what the request changed, and the resulting throttle time."""
+        throttle_ms = self.throttle_ms(now_ms)
+        return Mutated(self._requested, self._rejected, self._strict, self._last_check, throttle_ms)

@@ -1,15 +1,18 @@
-"""The table of quota types: each member of ``QuotaType`` is one row.
+"""The table of quota types: each member of ``QuotaType`` is one row; and what values they can have.
 
-Owns everything that differs between the types except how a request's usage is determined. It must
-never know an entity's quota, a request or a store. Invariant: the order of client quota types is
-the order of their counters in shared memory, so a new type comes after those. Corresponds to
-Kafka's ``QuotaConfigs`` and ``QuotaType``.
+Owns everything that differs between the types except how a request's usage is determined, and the
+checks and formats of values. It must never know an entity's quota, a request or a store. Invariant:
+the order of client quota types is the order of their counters in shared memory, so a new type comes
+after those; and a value that is rejected here is rejected by a broker with the same message.
+Corresponds to Kafka's ``QuotaConfigs``, ``QuotaType`` and ``ClientQuotaControlManager``, except
+that a connection rate of 0, which blocks an address, is allowed.
 
 To add a type, see docs/guides/add-a-quota-type.md.
 """
 
 from __future__ import annotations
 
+import math
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
@@ -148,3 +151,54 @@ CLIENT_QUOTA_KEYS: Final = {kind.row.config_key: kind for kind in CLIENT_QUOTA_T
 """Quota types of users and client-ids by config key."""
 
 CONNECTION_CREATION_RATE: Final = QuotaType.CONNECTION.row.config_key
+
+
+_FRACTION_MAX: Final = 1e-6
+_EXPONENT_FROM: Final = 1e15
+_WHOLE_FROM: Final = 100
+
+
+def is_quota(key: str, *, of_ip: bool) -> bool:
+    """Whether an IP address, or otherwise a user or client-id, can have a quota of this name."""
+    kind = BY_KEY.get(key)
+    return kind is not None and (kind.row.entity_kind is EntityKind.IP) == of_ip
+
+
+def integer_max(key: str) -> int | None:
+    """Return the largest value of a quota that must be an integer, or None for other keys."""
+    return BY_KEY[key].row.integer_max if key in BY_KEY else None
+
+
+def value_problem(key: str, value: float) -> str | None:
+    """Return why a value is invalid, or None if it is valid."""
+    if key in BY_KEY and BY_KEY[key].row.zero_allowed:
+        if not math.isfinite(value) or value < 0:
+            return f"Quota {key} must be 0 or more"
+    elif not math.isfinite(value) or value <= 0 or value_text(key, value) == "0":
+        return f"Quota {key} must be greater than 0"
+    largest = integer_max(key)
+    if largest is None:
+        return None
+    if value > float(largest):
+        kind = "an INT" if largest == INT_MAX else "a LONG"
+        return f"Proposed value for {key} is too large for {kind}."
+    if abs(value - round(value)) > _FRACTION_MAX:
+        return f"{key} cannot be a fractional value."
+    return None
+
+
+def limit_text(value: float) -> str:
+    """Format a quota for display: all digits that were set, and no exponent."""
+    return f"{value:.15g}" if value < _EXPONENT_FROM else f"{value:.0f}"
+
+
+def measured_text(value: float) -> str:
+    """Format a measured value for display: three digits, or all integer digits."""
+    return f"{value:.0f}" if abs(value) >= _WHOLE_FROM else f"{value:.3g}"
+
+
+def value_text(key: str, value: float) -> str:
+    """Format a value as it is stored and as tools read it."""
+    largest = integer_max(key)
+    # The double nearest to LONG_MAX is LONG_MAX + 1.
+    return repr(float(value)) if largest is None else str(min(round(value), largest))

@@ -66,10 +66,8 @@ from minibroker.broker.process.environment import (
 from minibroker.broker.process.messages import ApiPart, ApiReply, ProducerIdsRequest
 from minibroker.broker.process.metadata_client import follow_log_levels
 from minibroker.broker.process.storage_watch import StorageWatch
-from minibroker.broker.quotas.controller_mutation import Mutated, MutationQuota
-from minibroker.broker.quotas.manager import ClientQuotaManager
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.quotas.manager import ClientQuotaManager, Mutated, MutationQuota
+from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     ACTIVITY_ENABLE,
     AUTHORIZER_CLASS_NAME,
@@ -81,6 +79,7 @@ from minibroker.broker.settings.definitions import (
     SINGLE,
     TELEMETRY_MAX_BYTES,
     ZOOKEEPER_CONNECT,
+    Settings,
 )
 from minibroker.broker.telemetry.instances import ClientInstances
 from minibroker.runtime.clock import Clock, now_ms

@@ -57,7 +57,7 @@ from minibroker.broker.process.environment import Environment, handoff_name
 from minibroker.broker.process.messages import PauseRequests, ResumeRequests
 from minibroker.broker.process.metadata_client import MetadataClient
 from minibroker.broker.process.worker_links import WorkerPeers
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     CONNECTIONS_MAX_IDLE_MS,
     MAX_CONNECTIONS,

@@ -204,3 +204,52 @@ def _is_covered(allowed: Pattern, denied: Iterable[Pattern]) -> bool:
         elif allowed == pattern:
             return True
     return False
+
+
+# Authorized operations ----------------------------------------------------------------------------
+#
+# They are bit fields of responses (KIP-430): bit n is the operation with Kafka's number n. In
+# Kafka: ``AclEntry.supportedOperations``.
+
+SUPPORTED_OPERATIONS: Final = {
+    Resource.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DESCRIBE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    Resource.GROUP: (
+        Operation.READ,
+        Operation.DESCRIBE,
+        Operation.DELETE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    Resource.CLUSTER: (
+        Operation.CREATE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+    ),
+}
+"""Supported operations of each resource type."""
+
+
+def operation_bits(operations: Iterable[Operation]) -> int:
+    """Operations as a bit field."""
+    return sum(1 << operation for operation in operations)
+
+
+OPERATIONS_NOT_ASKED: Final = -0x80000000
+"""Value of the field if the request does not ask for operations."""
+
+TOPIC_OPERATIONS: Final = operation_bits(SUPPORTED_OPERATIONS[Resource.TOPIC])
+GROUP_OPERATIONS: Final = operation_bits(SUPPORTED_OPERATIONS[Resource.GROUP])
+CLUSTER_OPERATIONS: Final = operation_bits(SUPPORTED_OPERATIONS[Resource.CLUSTER])

@@ -27,12 +27,12 @@ from minibroker.broker.groups.hooks import (
 )
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transactions import TransactionMarker
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS,
     TRANSACTION_MAX_TIMEOUT_MS,
     TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS,
     TRANSACTIONAL_ID_EXPIRATION_MS,
+    Settings,
 )
 from minibroker.broker.transactions.manager import TransactionManager
 from minibroker.broker.transactions.marker_queue import MarkerQueue, PartitionsById

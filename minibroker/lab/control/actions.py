@@ -184,7 +184,7 @@ def _owners(broker: ControlledBroker, action: ActionRequest) -> Sequence[str]:
     """The workers that own the group, transaction or topic."""
     # The settings, which commands of the command line do without.
     from minibroker.broker.metadata.placement import group_owner, transaction_owner
-    from minibroker.broker.settings.definitions import (
+    from minibroker.broker.settings import (
         OFFSETS_TOPIC_NUM_PARTITIONS,
         TRANSACTION_STATE_LOG_NUM_PARTITIONS,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from minibroker.broker.log.data_directory import FAULT_RULES_FILE
 from minibroker.broker.process.environment import FIRST_INCARNATION
-from minibroker.broker.settings.definitions import CONTROL_TOKEN, JOURNAL_ENABLE
+from minibroker.broker.settings import CONTROL_TOKEN, JOURNAL_ENABLE
 from minibroker.lab.control.broker import ControlledBroker
 from minibroker.lab.control.serve import serve
 from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import PROCESSOR, WORKER, note_state, role_name
-from minibroker.broker.settings.definitions import JOURNAL_MAX_BYTES
+from minibroker.broker.settings import JOURNAL_MAX_BYTES
 
 if TYPE_CHECKING:
     from minibroker.broker.apis.base import ControllerScope
@@ -75,7 +75,7 @@ class ControlledBroker:
     def faults(self) -> BrokerFaults:
         """The fault rules."""
         # Imported by the first request about faults: most brokers get none.
-        from minibroker.broker.apis.serving import served_versions, serving
+        from minibroker.broker.apis.registry import served_versions, serving
         from minibroker.lab.control.broker_faults import BrokerFaults
         from minibroker.lab.faults.store import FaultStore
 

@@ -35,14 +35,14 @@ from minibroker.broker.network.reports import (
 )
 from minibroker.broker.process.environment import ACCEPTOR, PROCESSOR, role_name
 from minibroker.broker.process.messages import DetailsRequest
-from minibroker.broker.quotas.values import limit_text
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.quotas.types import limit_text
+from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     KAFKA_CONNECTIONS_MAX,
     MAX_CONNECTION_CREATION_RATE,
     MAX_CONNECTIONS,
     SHARDED,
+    Settings,
 )
 from minibroker.broker.settings.dynamic import DEFAULT_NAME, effective
 from minibroker.broker.settings.setting import Setting, listener_name

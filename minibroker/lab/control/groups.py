@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from minibroker.broker.metadata.placement import group_owner
 from minibroker.broker.process.messages import GroupsRequest
-from minibroker.broker.settings.definitions import OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.lab.control.operation import UNAVAILABLE, Operations
 from minibroker.lab.control.topics import get_topic
 from minibroker.lab.errors import NotFound, Unavailable

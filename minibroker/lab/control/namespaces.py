@@ -20,7 +20,7 @@ from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import CONTROLLER
 from minibroker.broker.process.messages import DeleteGroups
 from minibroker.broker.security.acl import Operation, Permission
-from minibroker.broker.settings.definitions import CONTROL_LISTENER
+from minibroker.broker.settings import CONTROL_LISTENER
 from minibroker.broker.settings.listeners import has_tls
 from minibroker.broker.settings.types import HostPort
 from minibroker.lab.control.operation import UNAVAILABLE, Operations

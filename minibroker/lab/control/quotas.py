@@ -15,7 +15,7 @@ from minibroker.broker.quotas.explain import explain, tags_of
 from minibroker.broker.quotas.ledger import NamedThrottle, QuotaLedger, QuotaUsage
 from minibroker.broker.quotas.manager import EXEMPT, ClientQuotaManager
 from minibroker.broker.quotas.types import BY_NAME, CLIENT_QUOTA_TYPES, QuotaType
-from minibroker.broker.settings.definitions import QUOTA_THROTTLE_MODE
+from minibroker.broker.settings import QUOTA_THROTTLE_MODE
 from minibroker.lab.control.operation import Operations
 from minibroker.lab.errors import NotFound
 from minibroker.lab.schema import Doc, Fault, InvalidJson

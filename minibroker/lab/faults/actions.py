@@ -34,8 +34,7 @@ from minibroker_protocol.entities import element_of, fields_of, is_entity_array
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.registry import ApiKey, ApiSchema
-from minibroker_protocol.schema import Struct
-from minibroker_protocol.versions import HIGHEST, NONE, Versions
+from minibroker_protocol.schema import HIGHEST_VERSION, NO_VERSIONS, Struct, Versions
 
 if TYPE_CHECKING:
     from minibroker_protocol.messages.fetch import PartitionData
@@ -508,7 +507,7 @@ class ThrottleResponse(Action, name="throttle"):
     def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
         """Responses need a throttle time, in this version if the connection is not muted."""
         versions, name = registry.throttle_versions(schema.key), schema.key.name
-        if versions == NONE:
+        if versions == NO_VERSIONS:
             advice = "the action delay can delay them"
             return Fault("api", f"responses of {name} have no throttle time; {advice}")
         if self.mutes or versions.has(version):
@@ -792,14 +791,14 @@ class Close(Action, name="close"):
 @cache
 def _field_versions(cls: type[Struct], name: str) -> Versions:
     """The versions of a message that have a field."""
-    return next((item.versions for item in cls.__fields__ if item.name == name), NONE)
+    return next((item.versions for item in cls.__fields__ if item.name == name), NO_VERSIONS)
 
 
 def in_versions(versions: Versions) -> str:
     """Versions as the end of a sentence."""
-    if versions == NONE:
+    if versions == NO_VERSIONS:
         return "in no version"
-    if versions.high == HIGHEST:
+    if versions.high == HIGHEST_VERSION:
         return f"from version {versions.low} on"
     return f"in versions {versions}"
 

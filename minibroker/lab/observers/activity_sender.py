@@ -19,7 +19,7 @@ from minibroker.broker.connections.address import client_ip
 from minibroker.broker.network.request_observer import RequestObserver
 from minibroker.broker.process.environment import RECORDER, Environment
 from minibroker.broker.process.messages import ActivityBatch, ActivityWritten
-from minibroker.broker.settings.definitions import ACTIVITY_SAMPLE
+from minibroker.broker.settings import ACTIVITY_SAMPLE
 from minibroker.lab.activity.events import (
     UNWRITTEN_MAX,
     ActivityClient,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minibroker.broker.process.environment import ACCEPTOR, PROCESSOR, RECORDER, WORKER
-from minibroker.broker.settings.definitions import ACTIVITY_ENABLE
+from minibroker.broker.settings import ACTIVITY_ENABLE
 from minibroker.lab.observers.hold_points import ControllerDecisions, ProcessHoldPoints
 from minibroker.lab.observers.messages import FaultRules, JournalRequest, JournalSwitch, KillProcess
 

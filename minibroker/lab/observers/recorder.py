@@ -33,7 +33,7 @@ from minibroker.broker.process.messages import (
     TailRequest,
 )
 from minibroker.broker.process.metadata_client import MetadataClient
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     ACTIVITY_FORMAT,
     ACTIVITY_SAMPLE,

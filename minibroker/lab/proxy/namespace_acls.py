@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from minibroker.broker.apis.acl_filters import as_filter
-from minibroker.broker.metadata.acls import check_filter, find
+from minibroker.broker.metadata.acls import as_filter, check_filter, find
 from minibroker.broker.security.acl import (
     WILDCARD,
     AclRule,

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from minibroker.broker.quotas.types import BY_KEY
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
+    Settings,
 )
 from minibroker.pipeline.commands.base import (
     check_table_exists,

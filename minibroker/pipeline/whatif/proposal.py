@@ -28,8 +28,7 @@ from minibroker.broker.quotas.entity import (
 )
 from minibroker.broker.quotas.file import QuotaFileError, parse
 from minibroker.broker.quotas.types import INT_MAX, QuotaType
-from minibroker.broker.settings import ConfigError, Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     CONNECTION_IP_THROTTLE_RECHECK,
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
@@ -37,6 +36,8 @@ from minibroker.broker.settings.definitions import (
     QUOTA_THROTTLE_MODE,
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
+    ConfigError,
+    Settings,
 )
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.whatif.columns import KINDS, NONE, Sender, Sharing, Terms

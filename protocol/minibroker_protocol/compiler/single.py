@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from minibroker_protocol.compiler.emit import WIDTHS, Slot, Source, fixed_code
-from minibroker_protocol.schema import Array, Kind, Message, Struct, construct_for
+from minibroker_protocol.schema import NO_VERSIONS, Array, Kind, Message, Struct, construct_for
 from minibroker_protocol.types import (
     ArrayNode,
     BytesNode,
@@ -33,7 +33,6 @@ from minibroker_protocol.types import (
     TaggedFieldsNode,
     Type,
 )
-from minibroker_protocol.versions import NONE
 from minibroker_protocol.wire import Malformed, read_uvarint, uvarint
 
 SingleDecoder: TypeAlias = "Callable[[bytes, int], tuple[Any, ...] | None]"
@@ -72,12 +71,12 @@ def leaves(cls: type[Struct], shape: Shape, path: str = "") -> Iterator[Leaf]:
                 yield Leaf(name, ())
             elif item.name in shape.singles:
                 yield from _leaves_of_element(kind.element, shape, name)
-            elif item.nullable != NONE:
+            elif item.nullable != NO_VERSIONS:
                 yield Leaf(name, ())
         elif isinstance(kind, type):
-            if item.tagged == item.nullable == NONE:
+            if item.tagged == item.nullable == NO_VERSIONS:
                 yield from leaves(kind, shape, f"{name}_")
-        elif item.tagged == NONE:
+        elif item.tagged == NO_VERSIONS:
             yield Leaf(name, item.default)
 
 

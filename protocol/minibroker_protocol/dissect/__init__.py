@@ -14,10 +14,8 @@ from typing import TypeAlias
 import construct as cs
 
 from minibroker_protocol import registry
-from minibroker_protocol.dissect import batches
-from minibroker_protocol.dissect.text import Line, lines, render
-from minibroker_protocol.dissect.tree import Direction, Dissection, Node
-from minibroker_protocol.dissect.walk import Broken, Walker
+from minibroker_protocol.dissect.tree import Direction, Dissection, Line, Node, lines, render
+from minibroker_protocol.dissect.walk import Broken, Walker, read_batches
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 from minibroker_protocol.framing import SIZE_BYTES
 from minibroker_protocol.records import HEADER_BYTES, parse_batch_header, verify_crc
@@ -99,7 +97,7 @@ def is_segment(data: bytes) -> bool:
 def dissect_segment(data: bytes) -> Dissection:
     """Take a log segment apart: its batches and their records."""
     root = Node("log segment", 0, len(data), 0, text=f"{len(data)} bytes")
-    batches.read(data, 0, len(data), root)
+    read_batches(data, 0, len(data), root)
     failed = next((node for node in root.walk() if node.error), None)
     problem = None if failed is None else f"{failed.name}: {failed.error} (at byte {failed.start})"
     return Dissection(data, root, problem)

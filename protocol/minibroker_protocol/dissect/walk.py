@@ -8,15 +8,17 @@ the reason.
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import io
 from typing import Any, Final
 
 import construct as cs
 
-from minibroker_protocol.dissect import batches
 from minibroker_protocol.dissect.tree import Node
-from minibroker_protocol.dissect.values import describe
+from minibroker_protocol.errors import DecodeError, ErrorCode
 from minibroker_protocol.messages import consumer_protocol
+from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message, construct_for
 from minibroker_protocol.types import (
     ArrayNode,
@@ -25,9 +27,226 @@ from minibroker_protocol.types import (
     NullableNode,
     ObjectNode,
     TaggedFieldsNode,
+    uuid_text,
+)
+from minibroker_protocol.wire import Malformed, read_varint
+
+# Texts of single values ---------------------------------------------------------------------------
+#
+# Fields are recognized by Kafka's names, which say what an integer means (``error_code``,
+# ``..._timestamp_ms``).
+
+
+PREVIEW_MAX: Final = 60
+_ISOLATION: Final = {0: "read uncommitted", 1: "read committed"}
+_ACKS: Final = {-1: "all", 0: "none", 1: "leader"}
+_LIST_OFFSETS: Final = {
+    -1: "latest",
+    -2: "earliest",
+    -3: "max timestamp",
+    -4: "earliest local",
+    -5: "latest tiered",
+}
+_COORDINATORS: Final = {0: "group", 1: "transaction", 2: "share"}
+_RESOURCES: Final = {
+    1: "any",
+    2: "topic",
+    3: "group",
+    4: "broker",
+    5: "transactional id",
+    8: "broker logger",
+    16: "client metrics",
+    32: "group config",
+}
+
+
+def describe(name: str, value: Any) -> str:
+    """`value` of the field `name`, for a reader."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, bytes):
+        return (
+            uuid_text(value)
+            if name.endswith(("_id", "uuid")) and len(value) == 16
+            else (preview(value))
+        )
+    if isinstance(value, int):
+        meaning = _meaning_of(name, value)
+        return f"{value} {meaning}" if meaning else str(value)
+    return str(value)
+
+
+def quoted(text: str) -> str:
+    """Text in quotes, cut short with its length if it is long."""
+    if len(text) <= PREVIEW_MAX:
+        return repr(text)
+    return f"{text[:PREVIEW_MAX]!r}… ({len(text)} characters)"
+
+
+def preview(data: bytes) -> str:
+    """Bytes as text where they are text, and how many there are."""
+    shown = data[:PREVIEW_MAX]
+    try:
+        text = shown.decode("ascii")
+    except UnicodeDecodeError:
+        return f"{len(data)} bytes"
+    if not text.isprintable():
+        return f"{len(data)} bytes"
+    if not data:
+        return "empty"
+    return repr(text) if shown == data else f"{text!r}… ({len(data)} bytes)"
+
+
+def moment(milliseconds: int) -> str:
+    """Milliseconds since 1970 as a date, empty if they are none that a log would have."""
+    if not 0 < milliseconds < 253_402_300_800_000:
+        return ""
+    when = dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC)
+    return when.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _meaning_of(name: str, value: int) -> str:
+    if name == "error_code":
+        return ErrorCode.describe(value)
+    if name in {"api_key", "request_api_key"}:
+        return ApiKey(value).name if value in ApiKey.__members__.values() else "unknown"
+    table = {
+        "acks": _ACKS,
+        "isolation_level": _ISOLATION,
+        "key_type": _COORDINATORS,
+        "resource_type": _RESOURCES,
+    }.get(name)
+    if table is not None:
+        return table.get(value, "")
+    if name == "timestamp" and value < 0:
+        return _LIST_OFFSETS.get(value, "")
+    if "timestamp" in name or name == "log_append_time_ms":
+        return moment(value)
+    return ""
+
+
+# Names as in `records.BatchHeader`, with the bytes that each takes.
+# Record batches -----------------------------------------------------------------------------------
+#
+# Each header field has its position, then come the records. Records of a compressed batch have no
+# position in the frame, so their nodes have none. Everything is read by
+# `minibroker_protocol.records`, which is loaded only if there are records to show.
+
+
+_LAYOUT: Final = (
+    ("base_offset", 8),
+    ("batch_length", 4),
+    ("partition_leader_epoch", 4),
+    ("magic", 1),
+    ("crc", 4),
+    ("attributes", 2),
+    ("last_offset_delta", 4),
+    ("base_timestamp", 8),
+    ("max_timestamp", 8),
+    ("producer_id", 8),
+    ("producer_epoch", 2),
+    ("base_sequence", 4),
+    ("record_count", 4),
 )
 
+
+def read_batches(data: bytes, start: int, end: int, parent: Node) -> None:
+    """Add a node for each batch in ``data[start:end]``; damage becomes a node with an error."""
+    from minibroker_protocol import records
+
+    pos = start
+    while pos < end:
+        batch = Node("batch", pos)
+        parent.children.append(batch)
+        try:
+            header = records.parse_batch_header(data[:end], pos)
+        except DecodeError as error:
+            batch.error, batch.end, batch.own_end = error.what, end, end
+            return
+        batch.own_end = pos
+        whole = data[pos : min(pos + header.size, end)]
+        batch.end = pos + len(whole)
+        last = header.last_offset
+        batch.text = f"offsets {header.base_offset} to {last}, {header.size} bytes"
+        _header(header, pos, whole, batch)
+        if len(whole) < header.size:
+            batch.error = f"cut off: {header.size} bytes long, {len(whole)} are here"
+            return
+        _records(header, whole, pos, batch)
+        pos = batch.end
+
+
+def _header(header: Any, pos: int, whole: bytes, batch: Node) -> None:
+    from minibroker_protocol import records
+
+    for name, width in _LAYOUT:
+        value = getattr(header, name)
+        text = describe(name, value)
+        if name == "crc":
+            good = records.verify_crc(whole) if len(whole) == header.size else None
+            text = f"{value:#010x}" + {True: " right", False: " WRONG", None: ""}[good]
+        elif name == "attributes":
+            text = f"{value:#06x} {_attributes(header)}"
+        batch.children.append(Node(name, pos, pos + width, pos + width, text, value))
+        pos += width
+
+
+def _attributes(header: Any) -> str:
+    from minibroker_protocol.compression import Compression
+
+    codec = header.codec
+    known = codec in list(Compression)
+    parts = [Compression(codec).name.lower() if known else f"codec {codec}"]
+    parts.append("log append time" if header.timestamp_type else "create time")
+    parts += ["transactional"] * header.is_transactional + ["control"] * header.is_control
+    return ", ".join(parts)
+
+
+def _records(header: Any, whole: bytes, pos: int, batch: Node) -> None:
+    from minibroker_protocol import records
+
+    places = _places(header, whole, pos)
+    try:
+        for index, record in enumerate(records.iter_records(whole)):
+            start, end = places[index] if index < len(places) else (None, None)
+            text = _record_text(record)
+            batch.children.append(Node(f"record {record.offset}", start, end, end, text, record))
+    except DecodeError as error:
+        batch.error = error.what
+
+
+def _record_text(record: Any) -> str:
+    key = "null" if record.key is None else preview(record.key)
+    value = "null" if record.value is None else preview(record.value)
+    parts = [f"key {key}", f"value {value}", moment(record.timestamp)]
+    parts += [f"{name}={'null' if v is None else preview(v)}" for name, v in record.headers]
+    return ", ".join(part for part in parts if part)
+
+
+def _places(header: Any, whole: bytes, pos: int) -> list[tuple[int, int]]:
+    """Return the positions of records in the frame; empty if the batch is compressed."""
+    if header.codec:
+        return []
+    places = []
+    at = sum(width for _, width in _LAYOUT)
+    # Errors of a record are reported where it is decoded; here they only end the search.
+    with contextlib.suppress(IndexError, Malformed):
+        while at < len(whole):
+            length, body = read_varint(whole, at)
+            if length < 0:
+                break
+            places.append((pos + at, pos + body + length))
+            at = body + length
+    return places
+
+
 # Byte strings of the group protocol that consumers fill with messages of their own.
+# Messages -----------------------------------------------------------------------------------------
+
 _CONSUMER_MESSAGES: Final[dict[str, type[Message]]] = {
     "metadata": consumer_protocol.ConsumerProtocolSubscription,
     "member_metadata": consumer_protocol.ConsumerProtocolSubscription,
@@ -66,7 +285,7 @@ class Walker:
             if isinstance(node, BytesNode) and node.records and self.position < len(self.data):
                 # Records cut off at the end of a capture: show those that are there.
                 made.own_end = self.position
-                batches.read(self.data, self.position, len(self.data), made)
+                read_batches(self.data, self.position, len(self.data), made)
             raise Broken from error
         finally:
             if made.end is None:
@@ -151,7 +370,7 @@ class Walker:
         if node.records:
             made.own_end = start
             made.text = f"{length} bytes"
-            batches.read(self.data, start, self.position, made)
+            read_batches(self.data, start, self.position, made)
         elif made.name in _CONSUMER_MESSAGES:
             self._consumer_message(made, start)
 

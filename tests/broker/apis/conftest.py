@@ -22,7 +22,7 @@ from minibroker.broker.apis.authorization.wrap import Authorizers
 from minibroker.broker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round, Waiter
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache
 from minibroker.broker.apis.fetch_watches import FetchWatches
-from minibroker.broker.apis.transaction_parts import AddPartitionsPart, PartitionsToAdd
+from minibroker.broker.apis.transactions import AddPartitionsPart, PartitionsToAdd
 from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.config import LogConfig
@@ -40,9 +40,8 @@ from minibroker.broker.metadata.placement import (
 )
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.quotas.controller_mutation import Mutated
 from minibroker.broker.quotas.ledger import QuotaLedger
-from minibroker.broker.quotas.manager import ClientQuotaManager
+from minibroker.broker.quotas.manager import ClientQuotaManager, Mutated
 from minibroker.broker.roles.io_worker import Purgatory
 from minibroker.broker.security.principal import ANONYMOUS
 from minibroker.broker.settings import Settings
@@ -153,6 +152,11 @@ class LocalApis:
             reference=_no_records,
         )
 
+    async def create_topics(self, topics: Sequence[NewTopic]) -> None:
+        """Create topics, and let the processor know them."""
+        outcome = await self.cluster.create_topics(topics)
+        await self.controller.publish(outcome.updates)
+
     async def ask(
         self, api: Api[Any, Any, Any, Any], request: Any, version: int, listener: str = "PLAINTEXT"
     ) -> Any:
@@ -245,8 +249,7 @@ async def group_apis(make_apis: ApisMaker, tmp_path: Path) -> AsyncIterator[Loca
     Members do not wait for others: there is no initial delay.
     """
     apis: LocalApis = await make_apis("group.initial.rebalance.delay.ms=0")
-    outcome = await apis.cluster.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
-    await apis.controller.publish(outcome.updates)
+    await apis.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
     for owner in range(WORKERS):
         apis.workers[owner] = GroupWorker(apis.settings, tmp_path, Random(owner))
     yield apis
@@ -262,8 +265,7 @@ async def transaction_apis(apis: LocalApis, tmp_path: Path) -> AsyncIterator[Loc
     ``__transaction_state`` exists.
     """
     topics = [NewTopic("t", 3), NewTopic("u", 1), NewTopic(TRANSACTION_STATE_TOPIC)]
-    outcome = await apis.cluster.create_topics(topics)
-    await apis.controller.publish(outcome.updates)
+    await apis.create_topics(topics)
     apis.workers = {each: TransactionWorker(apis, each, tmp_path) for each in range(WORKERS)}
     async with trio.open_nursery() as nursery:
         for worker in apis.workers.values():
@@ -462,8 +464,7 @@ def _read(chunk: Any) -> bytes:
 async def log_apis(make_apis: ApisMaker, tmp_path: Path) -> AsyncIterator[LogApis]:
     """Yield APIs whose workers keep the logs of topics ``t`` (3 partitions) and ``u`` (1)."""
     made = LogApis((await make_apis()).controller)
-    outcome = await made.cluster.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
-    await made.controller.publish(outcome.updates)
+    await made.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
     for owner in range(WORKERS):
         made.workers[owner] = LogWorker(made, owner, tmp_path)
     yield made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibroker.broker.apis.fetch_session_parts import ALL, SessionPart, Watched
+from minibroker.broker.apis.fetch_sessions import ALL_PARTITIONS, SessionPart, Watched
 from minibroker.broker.apis.fetch_watches import FetchWatch, FetchWatches
 from minibroker.broker.apis.partition_fetch import FetchQuery
 
@@ -18,7 +18,7 @@ def part(session_id: int, follows: int, sequence: int, *queries: FetchQuery) -> 
 
 
 def opened(watches: FetchWatches, session_id: int, *queries: FetchQuery) -> FetchWatch:
-    watch = watches.advance(part(session_id, ALL, 1, *queries))
+    watch = watches.advance(part(session_id, ALL_PARTITIONS, 1, *queries))
     assert watch is not None
     return watch
 

@@ -9,7 +9,6 @@ import pytest
 
 from minibroker.broker.apis.base import CONTROLLER
 from minibroker.broker.apis.metadata import API
-from minibroker.broker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from minibroker.broker.metadata.image import (
     Broker,
     PartitionRegistration,
@@ -18,6 +17,11 @@ from minibroker.broker.metadata.image import (
     apply,
 )
 from minibroker.broker.metadata.topics import NewTopic
+from minibroker.broker.security.acl import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    TOPIC_OPERATIONS,
+)
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from minibroker_protocol.types import ZERO_UUID
@@ -32,8 +36,7 @@ def about(*names: str, **fields: Any) -> MetadataRequest:
 
 
 async def with_topics(apis: Any, *names: str) -> None:
-    outcome = await apis.cluster.create_topics([NewTopic(name, 2) for name in names])
-    await apis.controller.publish(outcome.updates)
+    await apis.create_topics([NewTopic(name, 2) for name in names])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -194,8 +197,8 @@ async def test_authorized_operations_are_included_if_requested(apis: Any) -> Non
     assert response.cluster_authorized_operations == CLUSTER_OPERATIONS
     assert response.topics[0].topic_authorized_operations == TOPIC_OPERATIONS
     response = await apis.ask(API, about("a"), 8)
-    assert response.cluster_authorized_operations == NOT_ASKED
-    assert response.topics[0].topic_authorized_operations == NOT_ASKED
+    assert response.cluster_authorized_operations == OPERATIONS_NOT_ASKED
+    assert response.topics[0].topic_authorized_operations == OPERATIONS_NOT_ASKED
 
 
 @pytest.fixture

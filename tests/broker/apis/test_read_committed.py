@@ -7,7 +7,8 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.apis import fetch, list_offsets
+from minibroker.broker.apis.fetch import API
+from minibroker.broker.apis.partition_logs import LATEST, LIST_OFFSETS
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from minibroker_protocol.messages.list_offsets import (
@@ -53,13 +54,13 @@ async def test_fetch_ends_at_last_stable_offset_and_lists_aborted_transactions(
     producer.write()
     producer.end(committed=False)
     producer.write()
-    response = await log_apis.ask(fetch.API, fetch_request(0), 12)
+    response = await log_apis.ask(API, fetch_request(0), 12)
     assert offsets(response) == [0, 1]
     (partition,) = response.responses[0].partitions
     assert (partition.high_watermark, partition.last_stable_offset) == (3, 2)
     (aborted,) = partition.aborted_transactions
     assert (aborted.producer_id, aborted.first_offset) == (PID, 0)
-    everything = await log_apis.ask(fetch.API, fetch_request(0, isolation_level=0), 12)
+    everything = await log_apis.ask(API, fetch_request(0, isolation_level=0), 12)
     assert offsets(everything) == [0, 1, 2]
     assert everything.responses[0].partitions[0].aborted_transactions is None
 
@@ -68,7 +69,7 @@ async def test_fetch_past_last_stable_offset_is_empty_without_error(log_apis: An
     producer = producer_at(log_apis, "t", 0)
     producer.write()
     producer.write()
-    response = await log_apis.ask(fetch.API, fetch_request(0, offset=1), 12)
+    response = await log_apis.ask(API, fetch_request(0, offset=1), 12)
     (partition,) = response.responses[0].partitions
     assert (partition.error_code, partition.records) == (ErrorCode.NONE, b"")
 
@@ -81,7 +82,7 @@ async def test_waiting_fetch_counts_stable_bytes_only(
 
     async def wait() -> None:
         wanted = fetch_request(0, min_bytes=1, max_wait_ms=60_000)
-        responses.append(await log_apis.ask(fetch.API, wanted, 12))
+        responses.append(await log_apis.ask(API, wanted, 12))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
@@ -108,7 +109,7 @@ async def test_fetch_of_several_workers_waits_for_stable_bytes(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit)
-        response = await log_apis.ask(fetch.API, wanted, 12)
+        response = await log_apis.ask(API, wanted, 12)
     assert offsets(response) == [0, 1]
     assert trio.current_time() < started + 60
 
@@ -125,11 +126,11 @@ async def test_list_offsets_ends_at_last_stable_offset(log_apis: Any) -> None:
             topics=[ListOffsetsTopic(name="t", partitions=partitions)],
             isolation_level=isolation_level,
         )
-        response = await log_apis.ask(list_offsets.API, wanted, 8)
+        response = await log_apis.ask(LIST_OFFSETS, wanted, 8)
         return int(response.topics[0].partitions[0].offset)
 
-    assert await find(list_offsets.LATEST) == 2
-    assert await find(list_offsets.LATEST, isolation_level=0) == 3
+    assert await find(LATEST) == 2
+    assert await find(LATEST, isolation_level=0) == 3
     assert await find(WALL_MS) == 0
     producer.end(committed=False)
-    assert await find(list_offsets.LATEST) == 4
+    assert await find(LATEST) == 4

@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.apis import (
-    delete_groups,
-    describe_groups,
-    list_groups,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-)
+from minibroker.broker.apis.group_offsets import OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
+from minibroker.broker.apis.groups import DELETE_GROUPS, DESCRIBE_GROUPS, LIST_GROUPS
 from minibroker.broker.groups.events import CommitRequested
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.log.errors import LogError
@@ -44,11 +38,11 @@ LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 @pytest.fixture
 async def unloaded(group_apis: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """APIs where the groups of ``g``'s owner are not loaded, and group ``other`` is."""
-    owner = group_apis.context(offset_fetch.API.key, 8).group_owner("g")
+    owner = group_apis.context(OFFSET_FETCH.key, 8).group_owner("g")
     other = next(
         name
         for name in "hijklmn"
-        if group_apis.context(offset_fetch.API.key, 8).group_owner(name) != owner
+        if group_apis.context(OFFSET_FETCH.key, 8).group_owner(name) != owner
     )
     simple = CommitRequested(member_id="", generation=-1)
     offsets = {("t", 0): CommittedOffset(1, -1, "", 1)}
@@ -70,7 +64,7 @@ async def test_offset_fetch_of_loading_group_is_coordinator_load_in_progress(
 ) -> None:
     topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     response = await unloaded.ask(
-        offset_fetch.API, OffsetFetchRequest(group_id="g", topics=topics), version
+        OFFSET_FETCH, OffsetFetchRequest(group_id="g", topics=topics), version
     )
     if version == 1:
         (found,) = response.topics[0].partitions
@@ -88,7 +82,7 @@ async def test_offset_fetch_of_several_groups_has_error_for_loading_group(
     groups = [
         OffsetFetchRequestGroup(group_id=name, topics=topics) for name in ("g", unloaded.other)
     ]
-    response = await unloaded.ask(offset_fetch.API, OffsetFetchRequest(groups=groups), version)
+    response = await unloaded.ask(OFFSET_FETCH, OffsetFetchRequest(groups=groups), version)
     loading, loaded = response.groups
     assert (loading.error_code, loading.topics) == (LOADING, [])
     assert loaded.error_code == ErrorCode.NONE
@@ -101,28 +95,28 @@ async def test_offset_commit_of_loading_group_has_error_for_each_partition(unloa
     request = OffsetCommitRequest(
         group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics
     )
-    response = await unloaded.ask(offset_commit.API, request, 8)
+    response = await unloaded.ask(OFFSET_COMMIT, request, 8)
     assert [each.error_code for each in response.topics[0].partitions] == [LOADING]
 
 
 @pytest.mark.parametrize("version", range(7))
 async def test_loading_group_is_not_described_as_dead(unloaded: Any, version: int) -> None:
     request = DescribeGroupsRequest(groups=["g", unloaded.other])
-    loading, loaded = (await unloaded.ask(describe_groups.API, request, version)).groups
+    loading, loaded = (await unloaded.ask(DESCRIBE_GROUPS, request, version)).groups
     assert (loading.error_code, loading.group_state) == (LOADING, "")
     assert (loaded.error_code, loaded.group_state) == (ErrorCode.NONE, "Empty")
 
 
 async def test_list_groups_returns_loaded_groups_and_loading_error(unloaded: Any) -> None:
-    response = await unloaded.ask(list_groups.API, ListGroupsRequest(), 5)
+    response = await unloaded.ask(LIST_GROUPS, ListGroupsRequest(), 5)
     assert response.error_code == LOADING
     assert [group.group_id for group in response.groups] == [unloaded.other]
 
 
 async def test_deleting_loading_group_or_its_offsets_is_rejected(unloaded: Any) -> None:
-    response = await unloaded.ask(delete_groups.API, DeleteGroupsRequest(groups_names=["g"]), 2)
+    response = await unloaded.ask(DELETE_GROUPS, DeleteGroupsRequest(groups_names=["g"]), 2)
     assert [result.error_code for result in response.results] == [LOADING]
     partitions = [OffsetDeleteRequestPartition(partition_index=0)]
     topics = [OffsetDeleteRequestTopic(name="t", partitions=partitions)]
     request = OffsetDeleteRequest(group_id="g", topics=topics)
-    assert (await unloaded.ask(offset_delete.API, request, 0)).error_code == LOADING
+    assert (await unloaded.ask(OFFSET_DELETE, request, 0)).error_code == LOADING

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.apis import (
-    delete_records,
-    fetch,
-    list_offsets,
-    offset_for_leader_epoch,
-    produce,
-)
+from minibroker.broker.apis import produce
 from minibroker.broker.apis.base import Api
+from minibroker.broker.apis.fetch import API
+from minibroker.broker.apis.partition_logs import (
+    DELETE_RECORDS,
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+)
 from minibroker.broker.log.errors import LogError
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages import delete_records as dr
@@ -40,12 +40,12 @@ REQUESTS: list[tuple[AnyApi, int, Message]] = [
         ),
     ),
     (
-        fetch.API,
+        API,
         11,
         f.FetchRequest(topics=[f.FetchTopic(topic="t", partitions=[f.FetchPartition()])]),
     ),
     (
-        list_offsets.API,
+        LIST_OFFSETS,
         7,
         lo.ListOffsetsRequest(
             topics=[
@@ -54,7 +54,7 @@ REQUESTS: list[tuple[AnyApi, int, Message]] = [
         ),
     ),
     (
-        delete_records.API,
+        DELETE_RECORDS,
         2,
         dr.DeleteRecordsRequest(
             topics=[
@@ -63,7 +63,7 @@ REQUESTS: list[tuple[AnyApi, int, Message]] = [
         ),
     ),
     (
-        offset_for_leader_epoch.API,
+        OFFSET_FOR_LEADER_EPOCH,
         4,
         oe.OffsetForLeaderEpochRequest(
             topics=[oe.OffsetForLeaderTopic(topic="t", partitions=[oe.OffsetForLeaderPartition()])]

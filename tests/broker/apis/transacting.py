@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 import trio
 
-from minibroker.broker.apis.add_partitions_to_txn import API as ADD_PARTITIONS_TO_TXN
-from minibroker.broker.apis.describe_transactions import API as DESCRIBE_TRANSACTIONS
-from minibroker.broker.apis.init_producer_id import API as INIT_PRODUCER_ID
+from minibroker.broker.apis.transactions import (
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
+    INIT_PRODUCER_ID,
+)
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.replica_manager import Partition
@@ -22,7 +24,7 @@ from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC, partition_owner
-from minibroker.broker.settings.definitions import TRANSACTION_STATE_LOG_NUM_PARTITIONS
+from minibroker.broker.settings import TRANSACTION_STATE_LOG_NUM_PARTITIONS
 from minibroker.broker.transactions.service import (
     MarkersReply,
     TransactionEnvironment,

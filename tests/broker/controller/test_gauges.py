@@ -6,10 +6,9 @@ import pytest
 
 from minibroker.broker.controller import gauges as gauges_module
 from minibroker.broker.controller.gauges import client_metric_gauges, read_gauges
-from minibroker.broker.quotas.controller_mutation import MutationQuota
 from minibroker.broker.quotas.entity import USER, Entity, QuotaTable, Tags
 from minibroker.broker.quotas.ledger import EXPIRES_MS, QuotaLedger
-from minibroker.broker.quotas.manager import ClientQuotaManager
+from minibroker.broker.quotas.manager import ClientQuotaManager, MutationQuota
 from minibroker.broker.quotas.types import QuotaType
 from minibroker.broker.telemetry.instances import ClientInstances
 from minibroker.broker.telemetry.otlp import MetricPoint

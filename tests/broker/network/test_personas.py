@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from trio.testing import MockClock
 
-from minibroker.broker.apis.serving import serving
+from minibroker.broker.apis.registry import serving
 from minibroker.broker.metadata.features import DESCRIPTIVE, TRANSACTION_VERSION
 from minibroker.broker.personas.persona import NAMES, load
 from minibroker.broker.settings import Settings

@@ -16,7 +16,7 @@ from minibroker.broker.network.client_connection import ChannelState
 from minibroker.broker.process.environment import PROCESSOR
 from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.process.messages import ApiPart, ApiReply
-from minibroker.broker.quotas.controller_mutation import Mutated
+from minibroker.broker.quotas.manager import Mutated
 from minibroker.runtime.rpc import LocalPeer, PeerLost
 from minibroker_protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest

@@ -43,7 +43,7 @@ from minibroker_protocol.messages.sasl_handshake import SaslHandshakeRequest
 from minibroker_protocol.registry import ApiKey
 from tests.broker.network.certificates import client_context
 from tests.broker.network.secured import HELLO, SecuredBroker, secured
-from tests.broker.security.test_jwks import KEY, jwk, jwks
+from tests.broker.security.test_oauth import KEY, jwk, jwks
 from tests.broker.security.tokens import ScramClient, bearer, plain, unsigned
 from tests.simulation.client import SimulatedClient, frame
 

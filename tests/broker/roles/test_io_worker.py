@@ -13,7 +13,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.apis import fetch, offset_commit, produce
+from minibroker.broker.apis import produce
+from minibroker.broker.apis.fetch import FetchPart
+from minibroker.broker.apis.group_offsets import CommitPosition, OffsetCommitPart
 from minibroker.broker.apis.partition_fetch import FetchQuery
 from minibroker.broker.groups.events import CommitRequested
 from minibroker.broker.metadata.image import (
@@ -178,7 +180,7 @@ def outcome(reply: ApiReply) -> produce.ProduceOutcome:
 
 def wait_for(offset: int, deadline: float) -> ApiPart:
     wanted = FetchQuery("t", mine("t"), offset, 1000, -1, -1)
-    return ApiPart(ApiKey.FETCH, fetch.FetchPart((wanted,), 1000, 1, deadline))
+    return ApiPart(ApiKey.FETCH, FetchPart((wanted,), 1000, 1, deadline))
 
 
 async def test_parts_are_executed_and_their_work_is_measured(
@@ -391,8 +393,8 @@ async def test_groups_of_unavailable_log_are_loaded_after_recovery(
     number = next(n for n in range(4) if partition_owner(OFFSETS_TOPIC, n, WORKERS) == 0)
     group_id = next(name for name in "abcdefgh" if offsets_partition(name, 4) == number)
     simple = CommitRequested(member_id="", generation=-1)
-    offsets = {("t", 0): offset_commit.CommitPosition(7, -1, "")}
-    part = offset_commit.OffsetCommitPart(group_id, simple, offsets, None)
+    offsets = {("t", 0): CommitPosition(7, -1, "")}
+    part = OffsetCommitPart(group_id, simple, offsets, None)
     commit = ApiPart(ApiKey.OFFSET_COMMIT, part)
     async with running_worker(make_env) as at:
         directory = at.env.data_dir / f"{OFFSETS_TOPIC}-{number}"

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.broker.security.acl import (
+    CLUSTER_OPERATIONS,
+    GROUP_OPERATIONS,
     IMPLIES,
+    TOPIC_OPERATIONS,
     AclRule,
     Acls,
     Authorizer,
@@ -166,3 +169,12 @@ def test_authorization_equals_scan_of_all_acls(acls: Acls, name: str) -> None:
         implying = {*IMPLIES.get(operation, ()), operation, ALL}
         allowed = any(r.permission is ALLOW and r.operation in implying for r in mine)
         assert may(acls, operation, name) is (allowed and not denied)
+
+
+def test_operation_bits_match_kafka_operation_codes() -> None:
+    def bits(field: int) -> list[int]:
+        return [number for number in range(32) if field >> number & 1]
+
+    assert bits(TOPIC_OPERATIONS) == [3, 4, 5, 6, 7, 8, 10, 11]
+    assert bits(GROUP_OPERATIONS) == [3, 6, 8, 10, 11]
+    assert bits(CLUSTER_OPERATIONS) == [5, 7, 8, 9, 10, 11, 12]

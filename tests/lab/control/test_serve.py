@@ -38,7 +38,6 @@ from minibroker.lab.control.serve import (
                 "minibroker.lab.control.topics",
                 "minibroker.broker.quotas.explain",
                 "minibroker.lab.observers.recorder",
-                "minibroker.broker.security.jwks",
                 "minibroker.broker.security.oauth",
                 "difflib",
                 "kazoo",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 from minibroker.broker.apis.registry import APIS
-from minibroker.broker.apis.serving import served_versions as versions_of_apis
+from minibroker.broker.apis.registry import served_versions as versions_of_apis
 from minibroker_protocol import registry
 from minibroker_protocol.entities import fields_of, frozen
 from minibroker_protocol.meanings import Meaning

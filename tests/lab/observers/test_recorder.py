@@ -28,8 +28,7 @@ from minibroker.broker.process.messages import (
     RoleRegistered,
     TailRequest,
 )
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import FORMAT_ARROW, FORMAT_JSON
+from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON, Settings
 from minibroker.lab.activity.arrow_format import ArrowWriter
 from minibroker.lab.activity.events import ConnectionActivity, pack
 from minibroker.lab.activity.schema import TOPIC

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.broker.apis import create_acls, delete_acls, describe_acls
+from minibroker.broker.apis.acls import APIS
+from minibroker.broker.apis.base import ServedApi
 from minibroker.broker.metadata.acls import (
     plan_acl_creation,
     plan_acl_deletion,
@@ -76,15 +77,22 @@ class BrokerWithAcls:
 
     async def ask(self, request: Message) -> Any:
         self.asked.append(request)
-        context: Any = SimpleNamespace(image=self.image, authorizer=self._enabled or None)
-        if isinstance(request, DescribeAclsRequest):
-            return describe_acls.answer(context, request)
-        api: Any = create_acls if isinstance(request, CreateAclsRequest) else delete_acls
-        rejection = api.reject(context, request)
-        if rejection is not None:
-            return rejection
-        scope = SimpleNamespace(cluster=self, publish=self._publish)
-        return await api.execute(scope, SimpleNamespace(message=request))
+        context: Any = SimpleNamespace(
+            image=self.image,
+            authorizer=self._enabled or None,
+            header=SimpleNamespace(client_id=None),
+            version=3,
+            caller=None,
+            wall_ms=0,
+        )
+        apis: tuple[ServedApi, ...] = APIS
+        [api] = (each for each in apis if each.key == type(request).__api_key__)
+        scope: Any = SimpleNamespace(cluster=self, publish=self._publish)
+        replies = {}
+        for owner, part in api.split(context, request).items():
+            assert api.execute_at_controller is not None
+            replies[owner] = await api.execute_at_controller(scope, part)
+        return api.merge(context, request, replies)
 
     @property
     def image(self) -> Image:

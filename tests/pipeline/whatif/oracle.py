@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
-from minibroker.broker.quotas.controller_mutation import MutationQuota
-from minibroker.broker.quotas.manager import ClientQuotaManager, Throttle, larger
+from minibroker.broker.quotas.manager import ClientQuotaManager, MutationQuota, Throttle, larger
 from minibroker.broker.quotas.types import QuotaType
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from tests.broker.quotas.oracle import OracleLedger

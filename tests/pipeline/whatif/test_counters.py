@@ -135,9 +135,8 @@ def test_throttle_time_is_capped_for_tiny_bound() -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_bucket_is_that_of_the_broker(strict: bool) -> None:
-    from minibroker.broker.quotas.controller_mutation import MutationQuota
     from minibroker.broker.quotas.entity import Entity, QuotaTable
-    from minibroker.broker.quotas.manager import ClientQuotaManager
+    from minibroker.broker.quotas.manager import ClientQuotaManager, MutationQuota
     from minibroker.broker.quotas.types import QuotaType
     from tests.broker.quotas.oracle import OracleLedger
 

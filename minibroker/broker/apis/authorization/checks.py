@@ -14,8 +14,13 @@ from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from minibroker.broker.apis.base import Context, Denied, Requires
-from minibroker.broker.apis.operations import SUPPORTED, bits
-from minibroker.broker.security.acl import CLUSTER_NAME, Operation, Resource
+from minibroker.broker.security.acl import (
+    CLUSTER_NAME,
+    SUPPORTED_OPERATIONS,
+    Operation,
+    Resource,
+    operation_bits,
+)
 from minibroker_protocol import registry
 from minibroker_protocol.entities import generic_meaning, meaning_in, struct_in
 from minibroker_protocol.error_elements import array_about, error_element, error_response
@@ -200,5 +205,9 @@ def allowed(
 
 def authorized(ctx: Context, resource: Resource, name: str = CLUSTER_NAME) -> int:
     """Operations on a resource that the caller is authorized for, as a bit field."""
-    may = (one for one in SUPPORTED[resource] if ctx.allows(one, resource, name, quietly=True))
-    return bits(may)
+    may = (
+        one
+        for one in SUPPORTED_OPERATIONS[resource]
+        if ctx.allows(one, resource, name, quietly=True)
+    )
+    return operation_bits(may)

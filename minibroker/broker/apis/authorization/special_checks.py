@@ -9,19 +9,9 @@ these are the checks in ``KafkaApis``, ``ControllerApis`` and ``DelegationTokenM
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from minibroker.broker.apis import create_delegation_token as token_creation
-from minibroker.broker.apis import describe_topic_partitions as pages
-from minibroker.broker.apis.add_partitions_to_txn import (
-    SEVERAL_SINCE,
-    partitions,
-    rejected_partitions,
-    response,
-    result,
-    transactions,
-)
 from minibroker.broker.apis.authorization.checks import (
     ERRORS,
     AuthorizationCheck,
@@ -31,21 +21,33 @@ from minibroker.broker.apis.authorization.checks import (
     check_requirements,
 )
 from minibroker.broker.apis.base import CloseConnection, Context, Denied, Requires
-from minibroker.broker.apis.delegation_tokens import requests_problem
+from minibroker.broker.apis.delegation_tokens import (
+    creation_refusal,
+    requested_owner,
+    requests_problem,
+)
+from minibroker.broker.apis.fetch import is_follower_fetch
 from minibroker.broker.apis.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
-from minibroker.broker.apis.incremental_fetch import is_follower_fetch
-from minibroker.broker.apis.offset_fetch import SEVERAL_GROUPS_SINCE
-from minibroker.broker.apis.operations import NOT_ASKED
-from minibroker.broker.security.acl import Operation, Resource
+from minibroker.broker.apis.group_offsets import SEVERAL_GROUPS_SINCE
+from minibroker.broker.apis.topics import has_invalid_cursor, names_from_cursor
+from minibroker.broker.apis.transactions import (
+    SEVERAL_TRANSACTIONS_SINCE,
+    partitions_of,
+    rejected_partitions,
+    transaction_result,
+    transactions_of,
+    transactions_response,
+)
+from minibroker.broker.security.acl import OPERATIONS_NOT_ASKED, Operation, Resource
 from minibroker.broker.security.principal import Principal
-from minibroker.broker.settings.definitions import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_ENABLE
+from minibroker.broker.settings import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_ENABLE
 from minibroker_protocol.error_elements import error_element, error_response
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from minibroker_protocol.messages.create_partitions import CreatePartitionsTopicResult
 from minibroker_protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
-from minibroker_protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from minibroker_protocol.messages.delete_topics import DeletableTopicResult
 from minibroker_protocol.messages.describe_groups import DescribedGroup
 from minibroker_protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
@@ -68,6 +70,31 @@ from minibroker_protocol.types import ZERO_UUID
 
 _TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _GROUP_DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def _adding(array: str, elements: Sequence[Any]) -> Finish | None:
+    """Return a function that adds the elements of what was denied to an array of the response."""
+    if not elements:
+        return None
+
+    def finish(response: Any) -> Any:
+        getattr(response, array).extend(elements)
+        return response
+
+    return finish
+
+
+def _omitting(ctx: Context, array: str, resource: Resource, name: Callable[[Any], str]) -> Finish:
+    """Return a function that omits elements of the response without DESCRIBE."""
+
+    def finish(response: Any) -> Any:
+        elements = getattr(response, array)
+        visible, _ = allowed(ctx, Operation.DESCRIBE, resource, elements, name, quietly=True)
+        setattr(response, array, visible)
+        return response
+
+    return finish
+
 
 # Records ------------------------------------------------------------------------------------------
 
@@ -96,7 +123,7 @@ TOPIC_IDS_SINCE: Final = 13
 def fetch(ctx: Context, request: Any) -> Finish | None:
     """Require READ on each topic, or CLUSTER_ACTION for a follower fetch.
 
-    The partitions of a session are checked by ``incremental_fetch``.
+    The partitions of a session are checked by ``apis.fetch``.
     """
     if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
         return None
@@ -171,10 +198,10 @@ def metadata(ctx: Context, request: Any) -> Finish:
                 quietly=True,
             )
         for topic in topics:
-            if topic.topic_authorized_operations != NOT_ASKED and topic.name is not None:
+            if topic.topic_authorized_operations != OPERATIONS_NOT_ASKED and topic.name is not None:
                 topic.topic_authorized_operations = authorized(ctx, Resource.TOPIC, topic.name)
         response.topics = topics + rejected
-        if response.cluster_authorized_operations != NOT_ASKED:
+        if response.cluster_authorized_operations != OPERATIONS_NOT_ASKED:
             response.cluster_authorized_operations = _cluster_operations(ctx)
         return response
 
@@ -213,7 +240,7 @@ def describe_cluster(ctx: Context, _request: Any) -> Finish:
     """Allow every caller; fill in the authorized operations if the request asks for them."""
 
     def finish(response: Any) -> Any:
-        if response.cluster_authorized_operations != NOT_ASKED:
+        if response.cluster_authorized_operations != OPERATIONS_NOT_ASKED:
             response.cluster_authorized_operations = _cluster_operations(ctx)
         return response
 
@@ -229,14 +256,14 @@ def _cluster_operations(ctx: Context) -> int:
 
 def describe_topic_partitions(ctx: Context, request: Any) -> Finish | Denied | None:
     """Require DESCRIBE on each topic; without topics in the request, describe the allowed ones."""
-    if pages.has_invalid_cursor(request):
+    if has_invalid_cursor(request):
         return None  # The API rejects it.
     wants_all = not request.topics
     permitted, hidden = allowed(
         ctx,
         Operation.DESCRIBE,
         Resource.TOPIC,
-        pages.names_from_cursor(ctx, request),
+        names_from_cursor(ctx, request),
         lambda name: name,
         quietly=wants_all,
     )
@@ -251,7 +278,9 @@ def describe_topic_partitions(ctx: Context, request: Any) -> Finish | Denied | N
         if request.cursor is not None and request.cursor.topic_name not in permitted:
             request.cursor = None
 
-    def finish(response: DescribeTopicPartitionsResponse) -> DescribeTopicPartitionsResponse:
+    def finish(
+        response: DescribeTopicPartitionsResponse,
+    ) -> DescribeTopicPartitionsResponse:
         for topic in response.topics:
             assert topic.name is not None
             topic.topic_authorized_operations = authorized(ctx, Resource.TOPIC, topic.name)
@@ -312,21 +341,15 @@ def create_partitions(ctx: Context, request: Any) -> Finish | None:
     request.topics, rejected = allowed(
         ctx, Operation.ALTER, Resource.TOPIC, request.topics, _name_unless_repeated(request.topics)
     )
-    if not rejected:
-        return None
-
-    def finish(response: Any) -> Any:
-        response.results += [
-            CreatePartitionsTopicResult(
-                name=topic.name,
-                error_code=_TOPIC_DENIED,
-                error_message="The topic authorization is failed.",
-            )
-            for topic in rejected
-        ]
-        return response
-
-    return finish
+    denied = [
+        CreatePartitionsTopicResult(
+            name=topic.name,
+            error_code=_TOPIC_DENIED,
+            error_message="The topic authorization is failed.",
+        )
+        for topic in rejected
+    ]
+    return _adding("results", denied)
 
 
 def delete_topics(ctx: Context, request: Any) -> Finish | None:
@@ -349,19 +372,12 @@ def delete_topics(ctx: Context, request: Any) -> Finish | None:
     request.topics, rejected = allowed(
         ctx, Operation.DELETE, Resource.TOPIC, request.topics, _deleted_name(ctx, request.topics)
     )
-    if not (rejected or rejected_names):
-        return None
     answers = [
         _not_deleted(ctx, name, ZERO_UUID)
         for name in (*rejected_names, *(topic.name for topic in rejected if topic.name is not None))
     ]
     answers += [_not_deleted(ctx, None, topic.topic_id) for topic in rejected if topic.name is None]
-
-    def finish(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
-        response.responses += answers
-        return response
-
-    return finish
+    return _adding("responses", answers)
 
 
 def _deleted_name(ctx: Context, topics: Iterable[Any]) -> Callable[[Any], str | None]:
@@ -418,17 +434,9 @@ def find_coordinator(ctx: Context, request: Any) -> Finish | Denied | None:
             return None
         return Denied(error_response(FindCoordinatorResponse, ctx.version, request, error))
     rejected = [key for key in request.coordinator_keys if not may(key)]
-    if not rejected:
-        return None
     request.coordinator_keys = [key for key in request.coordinator_keys if key not in rejected]
-
-    def finish(response: FindCoordinatorResponse) -> FindCoordinatorResponse:
-        response.coordinators += [
-            error_element(Coordinator, ctx.version, key, error) for key in rejected
-        ]
-        return response
-
-    return finish
+    denied = [error_element(Coordinator, ctx.version, key, error) for key in rejected]
+    return _adding("coordinators", denied)
 
 
 def describe_groups(ctx: Context, request: Any) -> Finish:
@@ -437,11 +445,13 @@ def describe_groups(ctx: Context, request: Any) -> Finish:
 
     def finish(response: Any) -> Any:
         for group in response.groups:
-            if group.authorized_operations != NOT_ASKED:
+            if group.authorized_operations != OPERATIONS_NOT_ASKED:
                 group.authorized_operations = authorized(ctx, Resource.GROUP, group.group_id)
         response.groups += [
             DescribedGroup(
-                group_id=group_id, error_code=_GROUP_DENIED, authorized_operations=NOT_ASKED
+                group_id=group_id,
+                error_code=_GROUP_DENIED,
+                authorized_operations=OPERATIONS_NOT_ASKED,
             )
             for group_id in rejected
         ]
@@ -454,19 +464,7 @@ def list_groups(ctx: Context, _request: Any) -> Finish | None:
     """Show all groups with DESCRIBE on the cluster, otherwise those with DESCRIBE on the group."""
     if ctx.allows(Operation.DESCRIBE, Resource.CLUSTER, quietly=True):
         return None
-
-    def finish(response: Any) -> Any:
-        response.groups, _ = allowed(
-            ctx,
-            Operation.DESCRIBE,
-            Resource.GROUP,
-            response.groups,
-            lambda listed: listed.group_id,
-            quietly=True,
-        )
-        return response
-
-    return finish
+    return _omitting(ctx, "groups", Resource.GROUP, lambda listed: listed.group_id)
 
 
 def offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
@@ -561,22 +559,22 @@ def init_producer_id(ctx: Context, request: Any) -> Denied | None:
 
 def add_partitions_to_txn(ctx: Context, request: Any) -> Denied | None:
     """Require WRITE on the transactional id and each topic, or CLUSTER_ACTION for brokers."""
-    if ctx.version >= SEVERAL_SINCE:
+    if ctx.version >= SEVERAL_TRANSACTIONS_SINCE:
         if ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER):
             return None
         return Denied(AddPartitionsToTxnResponse(error_code=ERRORS[Resource.CLUSTER]))
-    [transaction] = transactions(ctx, request)
+    [transaction] = transactions_of(ctx, request)
     id_type = Resource.TRANSACTIONAL_ID
     if not ctx.allows(Operation.WRITE, id_type, transaction.transactional_id):
-        errors = dict.fromkeys(partitions(transaction.topics), ERRORS[id_type])
-        return Denied(response(ctx, [result(ctx, transaction, errors)]))
+        errors = dict.fromkeys(partitions_of(transaction.topics), ERRORS[id_type])
+        return Denied(transactions_response(ctx, [transaction_result(ctx, transaction, errors)]))
     _, denied = allowed(
         ctx, Operation.WRITE, Resource.TOPIC, transaction.topics, lambda topic: topic.name
     )
     if not denied:
         return None
     errors = rejected_partitions(ctx, transaction.topics, {topic.name for topic in denied})
-    return Denied(response(ctx, [result(ctx, transaction, errors)]))
+    return Denied(transactions_response(ctx, [transaction_result(ctx, transaction, errors)]))
 
 
 def describe_transactions(ctx: Context, request: Any) -> Finish:
@@ -586,8 +584,8 @@ def describe_transactions(ctx: Context, request: Any) -> Finish:
         ctx, Operation.DESCRIBE, resource, request.transactional_ids, str
     )
 
-    def finish(answer: Any) -> Any:
-        for state in answer.transaction_states:
+    def finish(response: Any) -> Any:
+        for state in response.transaction_states:
             state.topics, _ = allowed(
                 ctx,
                 Operation.DESCRIBE,
@@ -596,29 +594,22 @@ def describe_transactions(ctx: Context, request: Any) -> Finish:
                 lambda topic: topic.topic,
                 quietly=True,
             )
-        answer.transaction_states += [
+        response.transaction_states += [
             TransactionState(error_code=ERRORS[resource], transactional_id=each) for each in denied
         ]
-        return answer
+        return response
 
     return finish
 
 
 def list_transactions(ctx: Context, _request: Any) -> Finish:
     """Omit transactional ids without DESCRIBE."""
-
-    def finish(answer: Any) -> Any:
-        answer.transaction_states, _ = allowed(
-            ctx,
-            Operation.DESCRIBE,
-            Resource.TRANSACTIONAL_ID,
-            answer.transaction_states,
-            lambda listed: listed.transactional_id,
-            quietly=True,
-        )
-        return answer
-
-    return finish
+    return _omitting(
+        ctx,
+        "transaction_states",
+        Resource.TRANSACTIONAL_ID,
+        lambda listed: listed.transactional_id,
+    )
 
 
 # Delegation tokens --------------------------------------------------------------------------------
@@ -626,13 +617,13 @@ def list_transactions(ctx: Context, _request: Any) -> Finish:
 
 def create_delegation_token(ctx: Context, request: Any) -> Denied | None:
     """Require CREATE_TOKENS on the owner if that is not the caller."""
-    owner = token_creation.owner_of(ctx.caller, request)
+    owner = requested_owner(ctx.caller, request)
     if requests_problem(ctx) or owner == ctx.caller.principal:
         return None
     if ctx.allows(Operation.CREATE_TOKENS, Resource.USER, str(owner)):
         return None
     error = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
-    return Denied(token_creation.refusal(ctx.caller, request, error))
+    return Denied(creation_refusal(ctx.caller, request, error))
 
 
 def describe_delegation_token(ctx: Context, _request: Any) -> Finish:

@@ -17,11 +17,11 @@ from minibroker.broker.apis.base import SPECIAL, Context, Denied, Owner, Round, 
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.security.acl import Acls, Authorizer
 from minibroker.broker.security.principal import parse
-from minibroker.broker.settings import Settings
-from minibroker.broker.settings.definitions import (
+from minibroker.broker.settings import (
     ALLOW_EVERYONE_IF_NO_ACL_FOUND,
     AUTHORIZER_CLASS_NAME,
     SUPER_USERS,
+    Settings,
 )
 
 

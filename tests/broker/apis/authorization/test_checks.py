@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from minibroker.broker.apis.authorization.checks import allowed, authorized
-from minibroker.broker.apis.operations import TOPIC_OPERATIONS
 from minibroker.broker.apis.registry import APIS
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.security.acl import Operation, Resource
+from minibroker.broker.security.acl import TOPIC_OPERATIONS, Operation, Resource
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -75,8 +74,7 @@ KINDS = {(2, "mine"): 0, (2, "theirs"): 29, (4, "1"): 31, (32, "a-group"): 30, (
 @pytest.fixture
 async def apis(make_apis: ApisMaker) -> Any:
     made = await make_apis(*SETTINGS)
-    outcome = await made.cluster.create_topics([NewTopic("mine"), NewTopic("theirs")])
-    await made.controller.publish(outcome.updates)
+    await made.create_topics([NewTopic("mine"), NewTopic("theirs")])
     await grant(made, Resource.TOPIC, "mine", Operation.ALTER_CONFIGS)
     return made
 
