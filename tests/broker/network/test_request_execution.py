@@ -17,6 +17,7 @@ from minibroker.broker.process.environment import PROCESSOR
 from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.process.messages import ApiPart, ApiReply
 from minibroker.broker.quotas.manager import Mutated
+from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.rpc import LocalPeer, PeerLost
 from minibroker_protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
@@ -50,7 +51,7 @@ async def test_records_are_shown_in_place_and_freed_afterwards(running: RunningH
 
     async def look(part: ProducePart) -> Any:
         for batch in part.batches:
-            assert batch.ref is not None
+            assert isinstance(batch.ref, ArenaRef)
             seen.append(bytes(running.env.arena.view(batch.ref)))
         return await accept(part)
 
