@@ -10,8 +10,7 @@ import trio
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.apis.base import CONTROLLER
-from minibroker.broker.apis.fetch import FetchReply
-from minibroker.broker.apis.partition_fetch import FetchResult
+from minibroker.broker.apis.partition_fetch import FetchReply, FetchResult
 from minibroker.broker.apis.produce import ProduceOutcome, ProducePart
 from minibroker.broker.metadata.image import (
     Image,

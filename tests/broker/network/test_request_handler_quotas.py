@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.apis.fetch import FetchReply
+from minibroker.broker.apis.partition_fetch import FetchReply
 from minibroker.broker.metadata.image import ConfigChanged, Image, apply
 from minibroker.broker.process.environment import PROCESSOR
 from minibroker.broker.quotas.entity import Tags

@@ -11,8 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.admission.acceptor_messages import ProcessorConnections
-from minibroker.broker.apis.fetch import FetchReply
-from minibroker.broker.apis.partition_fetch import FetchResult
+from minibroker.broker.apis.partition_fetch import FetchReply, FetchResult
 from minibroker.broker.log.log import FileSlice
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.process.environment import (
