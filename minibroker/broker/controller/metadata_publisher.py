@@ -12,7 +12,7 @@ one, so nothing counts as published before. Like Kafka's controller, which waits
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import trio
@@ -34,55 +34,39 @@ class Publisher:
 
     def __init__(self, number: int = 0) -> None:
         """Begin after update ``number``, with no subscriber."""
-        self._newest = number
-        self._complete = number
-        self._acknowledged: dict[str, int] = {}
-
-    @property
-    def newest(self) -> int:
+        self.newest = number
         """The number of the newest update that was published."""
-        return self._newest
+        self.acknowledged: dict[str, int] = {}
+        """The number of the newest update that each subscriber has applied."""
 
     @property
     def complete(self) -> int:
-        """The number up to which every subscriber has applied all updates."""
-        return self._complete
-
-    @property
-    def behind(self) -> Mapping[str, int]:
-        """Number of updates that each subscriber has not acknowledged yet."""
-        return {name: self._newest - number for name, number in self._acknowledged.items()}
+        """The number up to which every subscriber has applied all updates. Never decreases."""
+        return min(self.acknowledged.values(), default=self.newest)
 
     def join(self, subscriber: str) -> None:
         """Add a subscriber that gets the newest image, which counts as acknowledged."""
-        self._acknowledged[subscriber] = self._newest
-        self._settle()
+        self.acknowledged[subscriber] = self.newest
 
     def leave(self, subscriber: str) -> None:
         """Remove a subscriber, if it exists; nothing waits for it any more."""
-        self._acknowledged.pop(subscriber, None)
-        self._settle()
+        self.acknowledged.pop(subscriber, None)
 
     def publish(self, update: Update) -> tuple[str, ...]:
         """Count an update and return its recipients; updates must come in order."""
-        if update.number != self._newest + 1:
-            raise ValueError(f"update {update.number} cannot follow update {self._newest}")
-        self._newest = update.number
-        self._settle()
-        return tuple(self._acknowledged)
+        if update.number != self.newest + 1:
+            raise ValueError(f"update {update.number} cannot follow update {self.newest}")
+        self.newest = update.number
+        return tuple(self.acknowledged)
 
     def acknowledge(self, subscriber: str, number: int) -> None:
         """Note that a subscriber has the image of ``number`` or a later one."""
-        known = self._acknowledged.get(subscriber)
+        known = self.acknowledged.get(subscriber)
         if known is None:
             return  # It left before its response arrived.
-        if number > self._newest:
-            raise ValueError(f"{subscriber} acknowledged {number}, the newest is {self._newest}")
-        self._acknowledged[subscriber] = max(known, number)
-        self._settle()
-
-    def _settle(self) -> None:
-        self._complete = min(self._acknowledged.values(), default=self._newest)
+        if number > self.newest:
+            raise ValueError(f"{subscriber} acknowledged {number}, the newest is {self.newest}")
+        self.acknowledged[subscriber] = max(known, number)
 
 
 RequestHandlerFunction = Callable[[Any], Any]

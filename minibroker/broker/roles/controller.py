@@ -1,6 +1,6 @@
 """The controller role: stores cluster metadata and publishes it.
 
-Owns the config store and its only writer (``cluster.controller``). It must never handle a client's
+Owns the config store and its only writer (``metadata.controller``). It must never handle a client's
 socket or a record. Invariant: a change is answered when every process has applied it, so every
 later request on any connection sees it. After a kill, the next incarnation reads the store and
 sends the complete image to every process.

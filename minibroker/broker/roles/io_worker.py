@@ -1,6 +1,6 @@
 """The I/O worker role: owns partitions and groups, and runs ``execute`` for them.
 
-Owns the state that the hash assigns to it (``cluster.placement``): logs, groups, and a block of
+Owns the state that the hash assigns to it (``metadata.placement``): logs, groups, and a block of
 producer ids. It must never know a client's socket. Parts of requests arrive on one link per
 processor and are executed one after the other, so no state needs a lock; only what has to wait
 becomes a task. Invariant: what it has answered is in its logs, so a restarted worker continues from

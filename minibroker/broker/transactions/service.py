@@ -29,7 +29,6 @@ from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.settings import (
     TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS,
-    TRANSACTION_MAX_TIMEOUT_MS,
     TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS,
     TRANSACTIONAL_ID_EXPIRATION_MS,
     Settings,
@@ -92,7 +91,6 @@ MARKER_RETRY_S: Final = 0.1
 class TransactionLimits:
     """Settings of the transaction coordinator."""
 
-    timeout_ms_max: int = 15 * 60_000
     id_expiration_ms: int = 7 * 24 * 3_600_000
     abort_interval_s: float = 10.0
     expiry_interval_s: float = 3600.0
@@ -102,7 +100,6 @@ class TransactionLimits:
         abort_ms = settings[TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS]
         expiry_ms = settings[TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS]
         return cls(
-            timeout_ms_max=settings[TRANSACTION_MAX_TIMEOUT_MS],
             id_expiration_ms=settings[TRANSACTIONAL_ID_EXPIRATION_MS],
             abort_interval_s=abort_ms / 1000,
             expiry_interval_s=expiry_ms / 1000,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from random import Random
-
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -15,7 +12,6 @@ from minibroker.broker.controller.store_changes import (
 )
 from minibroker.broker.metadata.acls import ACL_CHANGES, acl_path, encode_acl_change, encode_acls
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.image import Image, Update, apply_update
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.security.acl import (
     AclRule,
@@ -25,25 +21,20 @@ from minibroker.broker.security.acl import (
     Permission,
     Resource,
 )
-from minibroker.broker.settings import Settings
+from tests.broker.controller.followed_store import FollowedStore, start_cluster
 
 RULE = AclRule("User:alice", "*", Operation.READ, Permission.ALLOW)
 LITERAL = Pattern(Resource.TOPIC, "cats")
 PREFIXED = Pattern(Resource.TOPIC, "ca", PatternType.PREFIXED)
 
 
-class ControllerWithStore:
+class ControllerWithStore(FollowedStore[SqliteStore]):
     def __init__(self, store: SqliteStore, cluster: ClusterController) -> None:
-        self.store = store
-        self.image: Image = cluster.image
+        super().__init__(store, cluster)
         self.followers = [
             kind(store, cluster, self.publish, trio.current_time)
             for kind in (AclChanges, PrefixedAclChanges)
         ]
-
-    async def publish(self, updates: Sequence[Update]) -> None:
-        for update in updates:
-            self.image = apply_update(self.image, update)
 
     async def write(self, pattern: Pattern, data: bytes | None = None) -> None:
         path = acl_path(pattern)
@@ -60,14 +51,7 @@ class ControllerWithStore:
 
 async def new_controller() -> ControllerWithStore:
     store = SqliteStore(MEMORY)
-    cluster = await ClusterController.start(
-        store,
-        Settings.from_sources(),
-        endpoints={"PLAINTEXT": ("h", 1)},
-        random=Random(1),
-        wall_ms=0,
-    )
-    return ControllerWithStore(store, cluster)
+    return ControllerWithStore(store, await start_cluster(store))
 
 
 async def start_watching(controller: ControllerWithStore, nursery: trio.Nursery) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from random import Random
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.broker.controller.store_changes import NOTIFICATION_RETENTION_S, ConfigChanges
 from minibroker.broker.metadata.configs import Alteration, ConfigOperation, Op
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.image import Image, Update, apply_update
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.store.tree import EventsLostError, StoreError, StoreEvent
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.settings import Settings
+from tests.broker.controller.followed_store import FollowedStore, start_cluster
 
 
 class Failing(AsyncIterator[StoreEvent]):
@@ -37,18 +35,10 @@ CHANGE = "/config/changes/config_change_"
 RATE = b'{"version":1,"config":{"connection_creation_rate":"%d"}}'
 
 
-class ControllerWithStore:
-    """A controller with its store, and the image of a subscriber."""
-
+class ControllerWithStore(FollowedStore[SqliteStore]):
     def __init__(self, store: SqliteStore, cluster: ClusterController) -> None:
-        self.store = store
-        self.cluster = cluster
-        self.image: Image = cluster.image
+        super().__init__(store, cluster)
         self.changes = ConfigChanges(store, cluster, self.publish, trio.current_time)
-
-    async def publish(self, updates: Sequence[Update]) -> None:
-        for update in updates:
-            self.image = apply_update(self.image, update)
 
     async def write_notification(self, data: bytes) -> None:
         await self.store.create(CHANGE, data, sequential=True)
@@ -60,14 +50,7 @@ class ControllerWithStore:
 
 async def new_controller() -> ControllerWithStore:
     store = SqliteStore(MEMORY)
-    cluster = await ClusterController.start(
-        store,
-        Settings.from_sources(),
-        endpoints={"PLAINTEXT": ("h", 1)},
-        random=Random(1),
-        wall_ms=0,
-    )
-    return ControllerWithStore(store, cluster)
+    return ControllerWithStore(store, await start_cluster(store))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from random import Random
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from minibroker.broker.metadata import layout
 from minibroker.broker.metadata.configs import Alteration, Op
 from minibroker.broker.metadata.configs import ConfigOperation as ConfigStep
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.image import Image, Update, apply_update
 from minibroker.broker.metadata.layout import decode_topic
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.store.tree import (
@@ -41,8 +39,8 @@ from minibroker.broker.metadata.store.tree import (
 )
 from minibroker.broker.metadata.topics import NewPartitions, NewTopic
 from minibroker.broker.metrics.log import EventLog
-from minibroker.broker.settings import Settings
 from minibroker_protocol.errors import ErrorCode
+from tests.broker.controller.followed_store import FollowedStore, start_cluster
 
 
 class Follower:
@@ -152,18 +150,12 @@ class SharedStore(SqliteStore):
         return await super().multi(operations)
 
 
-class ControllerWithStore:
+class ControllerWithStore(FollowedStore[SharedStore]):
     """A controller, a subscriber, and programs that write to its store."""
 
     def __init__(self, store: SharedStore, cluster: ClusterController) -> None:
-        self.store = store
-        self.cluster = cluster
-        self.image: Image = cluster.image
+        super().__init__(store, cluster)
         self.changes = TopicChanges(store, cluster, self.publish)
-
-    async def publish(self, updates: Sequence[Update]) -> None:
-        for update in updates:
-            self.image = apply_update(self.image, update)
 
     async def put(self, name: str, partitions: int, topic_id: str | None = None) -> None:
         """As a tool would, without waiting for what follows."""
@@ -183,14 +175,7 @@ class ControllerWithStore:
 
 async def new_controller(*pairs: str) -> ControllerWithStore:
     store = SharedStore()
-    cluster = await ClusterController.start(
-        store,
-        Settings.from_sources(pairs=pairs),
-        endpoints={"PLAINTEXT": ("h", 1)},
-        random=Random(1),
-        wall_ms=0,
-    )
-    return ControllerWithStore(store, cluster)
+    return ControllerWithStore(store, await start_cluster(store, *pairs))
 
 
 @pytest.fixture
