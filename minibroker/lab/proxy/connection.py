@@ -225,7 +225,7 @@ class ProxiedConnection:
             await self._answer(request, unsupported_api_versions(request.correlation_id))
             return True
         executor = self._scope.executor
-        if executor.is_empty or not executor.concerns(frame):
+        if not executor.matcher.rules or not executor.matcher.concerns(frame):
             return False
         return await self._serve_by_rules(request, frame)
 
@@ -241,7 +241,7 @@ class ProxiedConnection:
         ends_session = (
             request.api_key == ApiKey.FETCH
             and request.version >= _SESSION_VERSION
-            and self._scope.executor.forbids_fetch_sessions
+            and self._scope.executor.matcher.forbids_fetch_sessions
         )
         if ends_session and message.session_epoch > 0:
             await self._drained()

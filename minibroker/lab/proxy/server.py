@@ -207,10 +207,6 @@ class AddressTable:
         """The port for a broker; None if the proxy does not listen for it yet."""
         return self._ports.get(broker)
 
-    def brokers(self) -> list[HostPort]:
-        """All brokers, in the order in which they became known."""
-        return list(self._ports)
-
     def candidates(self) -> Iterator[int]:
         """Ports to try for another broker; the last one is 0, any free port.
 
