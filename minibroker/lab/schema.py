@@ -4,7 +4,7 @@ Owns the mapping between records, JSON values and JSON Schema. A record is an an
 ``NamedTuple``, because a frozen dataclass class takes four times as long to create and a broker
 creates dozens at startup. Must never know the meaning of a record, nor HTTP. The invariant: what
 ``parse`` accepts and what ``to_json`` writes are valid against ``json_schema`` of the same type.
-A field with ``Variants`` is one of several records, whose fields stand beside it. Kafka has no
+A field with ``Variants`` is one of several records, whose fields are next to it. Kafka has no
 counterpart.
 """
 
