@@ -4,7 +4,7 @@ Owns the mapping between records, JSON values and JSON Schema. A record is an an
 ``NamedTuple``, because a frozen dataclass class takes four times as long to create and a broker
 creates dozens at startup. Must never know the meaning of a record, nor HTTP. The invariant: what
 ``parse`` accepts and what ``to_json`` writes are valid against ``json_schema`` of the same type.
-A field with ``Variants`` is one of several records, whose fields stand beside it. Kafka has no
+A field with ``Variants`` is one of several records, whose fields are next to it. Kafka has no
 counterpart.
 """
 
@@ -38,7 +38,7 @@ Json: TypeAlias = Any
 
 _T = TypeVar("_T")
 
-SIMILARITY_MIN: Final = 0.5
+_SIMILARITY_MIN: Final = 0.5
 """Least similarity of a field that is suggested."""
 
 SHOWN_MAX: Final = 60
@@ -90,6 +90,18 @@ class InvalidJson(ValueError):
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)
         super().__init__("; ".join(f"{fault.path}: {fault.message}" for fault in self.faults))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The name that may have been meant, as the end of a message; empty if none is similar."""
+    similar = similar_names(name, known, count_max=1, similarity_min=_SIMILARITY_MIN)
+    return f"; did you mean {similar[0]!r}?" if similar else ""
+
+
+def unknown_field(path: str, name: str, known: Iterable[str]) -> Fault:
+    """The fault of a field that is none of those that are known."""
+    advice = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+    return Fault(path, f"unknown field{advice}")
 
 
 # Writing ------------------------------------------------------------------------------------
@@ -316,13 +328,7 @@ def _parse_object(record: type, value: Json, path: str, faults: list[Fault]) -> 
     hints, own = _hints(record), record_fields(record)
     for name in value:
         if name not in hints and len(faults) < FAULTS_MAX:
-            suggestions = similar_names(name, hints, count_max=1, similarity_min=SIMILARITY_MIN)
-            advice = (
-                f"did you mean {suggestions[0]!r}?"
-                if suggestions
-                else f"known are {', '.join(hints)}"
-            )
-            faults.append(Fault(_below(path, name), f"unknown field; {advice}"))
+            faults.append(unknown_field(_below(path, name), name, hints))
     given: dict[str, Any] = {}
     for name, hint in hints.items():
         if name in value:
@@ -384,8 +390,7 @@ def _read_literal(values: tuple[str, ...], value: Json, path: str, faults: list[
         if not isinstance(value, str):
             faults.append(Fault(path, f"must be one of {known}, not {_kind(value)}"))
             return None
-        suggestions = similar_names(value, values, count_max=1, similarity_min=SIMILARITY_MIN)
-        advice = f"; did you mean {suggestions[0]!r}?" if suggestions else ""
+        advice = did_you_mean(value, values)
         faults.append(Fault(path, f"must be one of {known}, not {_shown(value)!r}{advice}"))
     return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
@@ -17,6 +18,7 @@ from minibroker.lab.schema import (
     InvalidJson,
     Length,
     Range,
+    Variants,
     component,
     components_of,
     json_schema,
@@ -224,3 +226,67 @@ def test_choice_is_read_and_others_are_rejected() -> None:
         assert message in caught.value.faults[0].message
     properties = component(Chosen)["properties"]
     assert properties["more"] == {"type": "object", "additionalProperties": {}}
+
+
+class Circle(NamedTuple):
+    """A circle."""
+
+    radius: Annotated[int, Range(1, 9)]
+
+
+@dataclass
+class Square:
+    """A square."""
+
+    side: int
+    turned: bool | None = None
+
+
+class Drawing(NamedTuple):
+    """A drawing of one shape."""
+
+    shape: Annotated[object, Variants({"circle": Circle, "square": Square}), Doc("What it is.")]
+    color: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "record"),
+    [
+        ({"shape": "circle", "radius": 2, "color": "red"}, Drawing(Circle(2), "red")),
+        ({"shape": "square", "side": 2, "turned": True}, Drawing(Square(2, True))),
+    ],
+)
+def test_fields_of_a_variant_stand_beside_those_of_its_record(
+    value: dict[str, Any], record: Drawing
+) -> None:
+    assert parse(Drawing, value) == record
+    written = to_json(record)
+    assert {name: given for name, given in written.items() if given is not None} == value
+    schema = component(Drawing)
+    assert list(schema["properties"]) == ["shape", "color", "radius", "side", "turned"]
+    assert schema["properties"]["shape"] == {
+        "type": "string",
+        "enum": ["circle", "square"],
+        "description": "What it is.",
+    }
+    assert schema["required"] == ["shape"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"shape": "circle"}, "radius: is missing: the shape circle needs it"),
+        (
+            {"shape": "square", "side": 1, "radius": 2},
+            "radius: does not belong to",
+        ),
+        ({"shape": "circle", "radius": 10}, "radius: must be from 1 to 9, not 10"),
+        ({"shape": "cube"}, "shape: must be one of circle, square, not 'cube'"),
+        ({"color": "red"}, "shape: is missing"),
+    ],
+)
+def test_wrong_fields_of_a_variant_are_rejected_by_their_names(
+    value: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(InvalidJson, match=text):
+        parse(Drawing, value)

@@ -162,11 +162,9 @@ class BrokerFaults:
             await state.active.rule.action.act(self, request.rule_id)
 
     async def kill(self, process: str, reason: str) -> None:
-        """Kill a process."""
         await self._processes.kill(process, reason)
 
     async def pause(self, process: str, duration_ms: int) -> None:
-        """Stop a process for some real time."""
         await self._processes.pause(process, duration_ms)
 
     async def advance_clock(self, duration_ms: int) -> None:
@@ -178,7 +176,6 @@ class BrokerFaults:
         await self._publisher.request_all(ClockAdvanced())
 
     def overtaken(self, rule_id: str) -> None:
-        """Release the first match of a pair."""
         self.register.overtaken(rule_id)
 
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from minibroker.broker.settings.names import similar_names
 from minibroker.lab.control.operation import Operations, Stream, whole_number
 from minibroker.lab.errors import NotFound, json_bytes
 from minibroker.lab.journal.assertions import (
@@ -26,7 +25,7 @@ from minibroker.lab.journal.assertions import (
 )
 from minibroker.lab.journal.entries import EntryKind, JournalEntry, api_key, api_name, decoded
 from minibroker.lab.journal.filters import EntryFilter
-from minibroker.lab.schema import SIMILARITY_MIN, Doc, Fault, InvalidJson, Length, Range
+from minibroker.lab.schema import Doc, Fault, InvalidJson, Length, Range, did_you_mean
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.registry import ApiKey
 
@@ -455,6 +454,8 @@ def _conditions(assertion: JournalAssertion) -> Iterator[tuple[str, EntryConditi
 # Queries and views ----------------------------------------------------------------------------
 
 _CODE_DIGITS_MAX: Final = 6
+_CONDITIONS: Final = ("api", "client_id", "connection", "role", "topic", "group", "error")
+"""Conditions that are texts in a query and in JSON."""
 
 
 class EntryRequest(NamedTuple):
@@ -477,17 +478,12 @@ def read_query(query: EntryQuery) -> EntryRequest:
         if each not in _KINDS
     )
     faults += _faults("", query.api, query.error)
+    texts: dict[str, Any] = {name: getattr(query, name) or None for name in _CONDITIONS}
     request = EntryRequest(
         EntryFilter(
             kinds=frozenset(EntryKind(each) for each in kinds if each in _KINDS),
-            api=query.api or None,
-            client_id=query.client_id or None,
-            connection=query.connection or None,
-            role=query.role or None,
-            topic=query.topic or None,
-            group=query.group or None,
-            error=query.error or None,
             after=whole_number("after", query.after, NUMBER_MAX, faults),
+            **texts,
         ),
         limit=whole_number("limit", query.limit, ENTRIES_MAX, faults),
         wait_ms=whole_number("wait_ms", query.wait_ms, WAIT_MS_MAX, faults),
@@ -507,15 +503,9 @@ def read_conditions(path: str, conditions: EntryConditions, after: int) -> Entry
     kind = conditions.kind
     return EntryFilter(
         kinds=frozenset() if kind is None else frozenset({EntryKind(kind)}),
-        api=conditions.api,
-        client_id=conditions.client_id,
-        connection=conditions.connection,
-        role=conditions.role,
-        topic=conditions.topic,
-        group=conditions.group,
-        error=conditions.error,
         details=conditions.details or {},
         after=after,
+        **{name: getattr(conditions, name) for name in _CONDITIONS},
     )
 
 
@@ -577,9 +567,7 @@ def _faults(path: str, api: str, error: str) -> list[Fault]:
 
 
 def _unknown(path: str, name: str, known: list[str]) -> Fault:
-    near = similar_names(name, known, count_max=1, similarity_min=SIMILARITY_MIN)
-    advice = f"; did you mean {near[0]!r}?" if near else ""
-    return Fault(path, f"{name[:60]!r} is not known{advice}")
+    return Fault(path, f"{name[:60]!r} is not known{did_you_mean(name, known)}")
 
 
 def _flag(path: str, text: str, faults: list[Fault]) -> bool:

@@ -30,6 +30,7 @@ from minibroker.lab.observers.messages import JournalRequest, JournalSwitch, Kil
 
 if TYPE_CHECKING:
     from minibroker.lab.observers.journal_files import JournalFiles
+    from minibroker.lab.proxy.journal import JournaledProcess
     from minibroker.runtime.roles import RoleStatus
 
 COLLECT_INTERVAL_S: Final = 0.25
@@ -70,13 +71,6 @@ class JournalingProcess(Protocol):
     @property
     def clock(self) -> JournalClock:
         """The clock."""
-
-
-class SwitchedProcess(JournalingProcess, Protocol):
-    """A process that records by itself."""
-
-    def switch(self, journal: JournalBuffer | None) -> None:
-        """Record into a journal from now on, or stop."""
 
 
 class JournalSubscribers(Protocol):
@@ -325,7 +319,7 @@ class JournalCollector:
 
 
 def journal_of_one_process(
-    process: SwitchedProcess, start_soon: Callable[..., None]
+    process: JournaledProcess, start_soon: Callable[..., None]
 ) -> JournalCollector:
     """Return the journal of a program that is one process."""
     return JournalCollector(

@@ -29,7 +29,7 @@ from minibroker.lab.schema import Doc, Fault, InvalidJson, Length
 
 if TYPE_CHECKING:
     from minibroker.lab.control.broker import ControlledBroker
-    from minibroker.lab.proxy.namespace_acls import NamespaceAcls
+    from minibroker.lab.proxy.namespace import NamespaceAcls
     from minibroker.lab.proxy.server import ProxyServer
 
 NAME_BITS: Final = 32
@@ -103,9 +103,9 @@ async def list_namespaces(broker: ControlledBroker) -> NamespaceList:
 async def open_namespace(broker: ControlledBroker, new: NamespaceCreation) -> NamespaceView:
     """Open a namespace: an address at which clients see only the names that they use there."""
     # Imported with the first namespace: most brokers have none.
-    from minibroker.lab.proxy.addresses import ListenFailed
-    from minibroker.lab.proxy.namespace_names import NamespaceNames
+    from minibroker.lab.proxy.namespace import NamespaceNames
     from minibroker.lab.proxy.server import ProxyServer
+    from minibroker.lab.proxy.streams import ListenFailed
 
     open_namespaces = broker.state(_OpenNamespaces).by_name
     name = new.name or f"ns-{broker.env.random.getrandbits(NAME_BITS):08x}"
@@ -148,7 +148,7 @@ async def remove_namespace(broker: ControlledBroker, name: str) -> None:
     if opened is None:
         text = f"there is no namespace {name!r}"
         raise NotFound("NO_SUCH_NAMESPACE", text, "GET /v1/namespaces lists all.")
-    from minibroker.lab.proxy.namespace_acls import NamespaceAcls
+    from minibroker.lab.proxy.namespace import NamespaceAcls
 
     opened.scope.cancel()
     await opened.ended.wait()

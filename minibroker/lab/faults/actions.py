@@ -26,9 +26,8 @@ from typing import (
     TypeAlias,
 )
 
-from minibroker.broker.settings.names import similar_names
 from minibroker.lab.faults.response_fields import can_encode, response_faults, set_fields
-from minibroker.lab.schema import SIMILARITY_MIN, Doc, Fault, Length, Range
+from minibroker.lab.schema import Doc, Fault, Length, Range, did_you_mean
 from minibroker_protocol import registry
 from minibroker_protocol.entities import element_of, fields_of, is_entity_array
 from minibroker_protocol.errors import ErrorCode
@@ -344,14 +343,12 @@ class Error(Action, name="error"):
         return code
 
     def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
-        """Yield an unknown error."""
         yield from super().faults(given)
         if error_of(self.error) is None:
             advice = nearest(self.error, ErrorCode)
             yield Fault("error", f"there is no error {self.error!r}{advice}")
 
     def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
-        """Responses need an error code."""
         if _has_error(schema.response, version):
             return None
         advice = "use disconnect or never_answer"
@@ -362,7 +359,6 @@ class Error(Action, name="error"):
         return not has_response and self.code != ErrorCode.NONE
 
     def change(self, response: ChangedResponse) -> Any:
-        """Return the response with the error."""
         return response.fail()
 
 
@@ -386,7 +382,6 @@ class Delay(Action, name="delay"):
     places = (AFTER, BEFORE)
 
     async def stop(self, request: StoppedRequest) -> None:
-        """Sleep."""
         await request.sleep(self.delay_ms)
 
 
@@ -403,11 +398,9 @@ class Hold(Action, name="hold"):
 
     @property
     def place(self) -> str:
-        """Where the request is held: its place, or that of the point."""
         return super().place if self.point is None else POINTS[self.point].place
 
     def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
-        """Yield what has no effect at a point."""
         yield from super().faults(given)
         if self.point is None:
             return
@@ -418,7 +411,6 @@ class Hold(Action, name="hold"):
                 yield Fault(name, f"cannot select at the point {self.point}")
 
     async def stop(self, request: StoppedRequest) -> None:
-        """Wait for the release."""
         await request.hold()
 
 
@@ -434,11 +426,9 @@ class Reorder(Action, name="reorder"):
     counts_on_arrival = True
 
     async def stop(self, request: StoppedRequest) -> None:
-        """Wait for the second match of the pair."""
         await request.hold()
 
     async def act(self, broker: ControlledProcesses, rule_id: str) -> None:
-        """Release the first match: the second one was answered."""
         broker.overtaken(rule_id)
 
 
@@ -456,13 +446,11 @@ class Disconnect(Action, name="disconnect"):
     is_final = ends_request = True
 
     def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
-        """Yield a length where nothing is sent."""
         yield from super().faults(given)
         if self.bytes is not None and self.at != MIDDLE:
             yield Fault("bytes", "has no effect here")
 
     async def stop(self, request: StoppedRequest) -> None:
-        """Disconnect before the response."""
         request.disconnect(resets=bool(self.reset))
 
 
@@ -476,7 +464,6 @@ class NeverAnswer(Action, name="never_answer"):
     is_final = ends_request = True
 
     async def stop(self, request: StoppedRequest) -> None:
-        """Wait for the client's end."""
         await request.fall_silent()
 
 
@@ -501,11 +488,9 @@ class ThrottleResponse(Action, name="throttle"):
 
     @property
     def mutes(self) -> bool:
-        """Whether the connection is muted, or the response delayed."""
         return self.mute is not False
 
     def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
-        """Responses need a throttle time, in this version if the connection is not muted."""
         versions, name = registry.throttle_versions(schema.key), schema.key.name
         if versions == NO_VERSIONS:
             advice = "the action delay can delay them"
@@ -519,18 +504,15 @@ class ThrottleResponse(Action, name="throttle"):
         )
 
     def acts_without_response(self, *, has_response: bool) -> bool:
-        """The connection is muted."""
         del has_response
         return self.mutes
 
     def change(self, response: ChangedResponse) -> Any:
-        """Set the throttle time, if the version has one."""
         if registry.throttle_versions(response.api_key).has(response.version):
             response.message.throttle_time_ms = self.throttle_ms
         return response.message
 
     async def stop(self, request: StoppedRequest) -> None:
-        """Delay the response as before Kafka 2.0."""
         if request.delays_throttled and self.mutes:
             await request.sleep(self.throttle_ms)
 
@@ -571,7 +553,6 @@ class Corrupt(Action, name="corrupt"):
     is_final = needs_response = replaces_response = True
 
     def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
-        """Yield a position where there is none."""
         yield from super().faults(given)
         if self.bytes is not None and self.part not in ("bit", "truncate"):
             yield Fault("bytes", "has no effect here")
@@ -579,7 +560,6 @@ class Corrupt(Action, name="corrupt"):
             yield Fault("bytes", "must be at least 1, or nothing is cut")
 
     def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
-        """Responses need record batches, or tagged fields."""
         if self.part == "crc" and schema.key != ApiKey.FETCH:
             return Fault("part", "only responses of FETCH have record batches")
         versions = schema.response.__flexible__
@@ -598,11 +578,9 @@ class Corrupt(Action, name="corrupt"):
 
     @property
     def changes_fields(self) -> bool:
-        """Whether it damages the response before it is encoded."""
         return self.part in ("crc", "tagged_field")
 
     def change(self, response: ChangedResponse) -> Any:
-        """Damage the checksums of records, or add a field."""
         if self.part == "tagged_field":
             add_tagged_field(response.message)
         elif self.part == "crc":
@@ -611,7 +589,6 @@ class Corrupt(Action, name="corrupt"):
         return response.message
 
     def damage(self, frame: _Frame) -> _Frame:
-        """Damage the encoded response."""
         return frame if self.changes_fields else damage_frame(frame, self.part, self.bytes)
 
 
@@ -632,7 +609,6 @@ class Replace(Action, name="replace"):
     api_reason = "fields of a response depend on it"
 
     def api_faults(self, schema: ApiSchema, low: int, high: int) -> Iterator[Fault]:
-        """Yield what is not in any of these versions of the response."""
         faults = [*response_faults(schema.response, self.response)]
         yield from faults or self._absent_fields(schema, low, high)
 
@@ -649,7 +625,6 @@ class Replace(Action, name="replace"):
         return Fault(f"response.{name}", f"is in responses of {schema.key.name} {where}")
 
     def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
-        """The version must have one of the fields, and all of them must be encoded."""
         names, cls = list(self.response), schema.response
         if self.place == AFTER and not any(
             _field_versions(cls, name).has(version) for name in names
@@ -661,7 +636,6 @@ class Replace(Action, name="replace"):
         return Fault("response", f"cannot be encoded in version {version} of {name}; change it")
 
     def change(self, response: ChangedResponse) -> Any:
-        """Replace the fields."""
         set_fields(response.message, self.response)
         return response.message
 
@@ -678,7 +652,6 @@ class _BrokerAction(Action):
     acts_on_broker = True
 
     async def stop(self, request: StoppedRequest) -> None:
-        """Wait until the controller has carried it out."""
         await request.act()
 
 
@@ -692,7 +665,6 @@ class Kill(_BrokerAction, name="kill"):
     at: At = None
 
     async def act(self, broker: ControlledProcesses, rule_id: str) -> None:
-        """Kill the process."""
         await broker.kill(self.process, f"fault rule {rule_id}")
 
 
@@ -705,7 +677,6 @@ class Pause(_BrokerAction, name="pause"):
     at: At = None
 
     async def act(self, broker: ControlledProcesses, rule_id: str) -> None:
-        """Stop the process."""
         del rule_id
         await broker.pause(self.process, self.pause_ms)
 
@@ -720,7 +691,6 @@ class Advance(_BrokerAction, name="advance"):
     at: At = None
 
     async def act(self, broker: ControlledProcesses, rule_id: str) -> None:
-        """Advance the clock."""
         del rule_id
         await broker.advance_clock(self.advance_ms)
 
@@ -779,7 +749,6 @@ class Close(Action, name="close"):
     selectors = (*CLIENT_FIELDS, *CONNECTION_FIELDS)
 
     def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
-        """Yield a time at which it cannot act."""
         yield from super().faults(given)
         if given.get("after_ms"):
             yield Fault("after_ms", "must not be set: close acts when the rule is added only")
@@ -833,9 +802,7 @@ def error_of(text: str) -> int | None:
 
 def nearest(given: str, names: type[ApiKey | ErrorCode]) -> str:
     """The name that may have been meant, as the end of a sentence."""
-    folded = {_folded(member.name): member.name for member in names}
-    suggestions = similar_names(_folded(given), folded, count_max=1, similarity_min=SIMILARITY_MIN)
-    return f"; did you mean {folded[suggestions[0]]!r}?" if suggestions else ""
+    return did_you_mean(given.upper().replace("-", "_"), [member.name for member in names])
 
 
 # Damaged responses --------------------------------------------------------------------------------

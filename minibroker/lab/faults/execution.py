@@ -94,32 +94,18 @@ class FaultExecutor:
         """``delays_throttled`` says that throttled responses are late, as before Kafka 2.0."""
         self._decisions = decisions
         self._delays_throttled = delays_throttled
-        self._matcher = Matcher()
-
-    @property
-    def forbids_fetch_sessions(self) -> bool:
-        """Whether fetches must name all their partitions."""
-        return self._matcher.forbids_fetch_sessions
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no rule is set."""
-        return not self._matcher.rules
+        self.matcher = Matcher()
 
     def change_rules(
         self, added: Iterable[ActiveRule], removed: Iterable[str] = (), *, replaces: bool = False
     ) -> None:
         """Add and remove rules, or replace all."""
         if replaces:
-            self._matcher = Matcher()
+            self.matcher = Matcher()
         for rule_id in removed:
-            self._matcher.remove(rule_id)
+            self.matcher.remove(rule_id)
         for active in added:
-            self._matcher.add(active)
-
-    def concerns(self, data: bytes | memoryview) -> bool:
-        """Whether a rule may match a request, by its API and client id."""
-        return self._matcher.concerns(data)
+            self.matcher.add(active)
 
     # Requests ---------------------------------------------------------------------------------
 
@@ -136,11 +122,11 @@ class FaultExecutor:
         """
         if (
             header.api_key == ApiKey.FETCH
-            and self.forbids_fetch_sessions
+            and self.matcher.forbids_fetch_sessions
             and request.session_epoch > 0
         ):
             return None  # Its session is refused, and the client starts again with a full fetch.
-        return self._matcher.match_request(attributes, header, request, topic_of)
+        return self.matcher.match_request(attributes, header, request, topic_of)
 
     async def execute(
         self,
@@ -234,7 +220,7 @@ class FaultExecutor:
 
     async def meet(self, connection: FaultedConnection) -> None:
         """Apply the rules to a new connection. Raises ``InterceptorDisconnect``."""
-        matching = self._matcher.match_new_connection(connection.attributes())
+        matching = self.matcher.match_new_connection(connection.attributes())
         for active in await self._fired(matching):
             connection.note_fired(active, None)
             if isinstance(active.rule.action, Refuse):
@@ -356,11 +342,9 @@ class _StoppedRequest:
         self._fired = faults.course.fired[active.id]
 
     async def sleep(self, duration_ms: int) -> None:
-        """Sleep until a time after the rule has fired."""
         await trio.sleep_until(self._fired.now + duration_ms / 1000)
 
     async def hold(self) -> None:
-        """Wait until the rule is released, unless this is the second match of a pair."""
         if not self._fired.overtakes:
             what = self._describe()
             await self._faults.decisions.hold(self._active.id, self._fired.releases, what)
@@ -379,17 +363,14 @@ class _StoppedRequest:
         return request._replace(**entity)
 
     async def act(self) -> None:
-        """Let the controller carry out the rule."""
         await self._faults.decisions.act(self._active.id)
 
     def disconnect(self, *, resets: bool) -> None:
-        """Close the connection, with a TCP reset or without."""
         if resets:
             self._faults.connection.reset_on_close()
         raise InterceptorDisconnect(f"rule {self._active.id}")
 
     async def fall_silent(self) -> None:
-        """Read requests and answer none until the client disconnects."""
         await self._faults.connection.discard_requests()
         raise InterceptorDisconnect(f"rule {self._active.id} left the connection silent")
 

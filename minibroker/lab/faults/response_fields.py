@@ -12,8 +12,7 @@ import binascii
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from minibroker.broker.settings.names import similar_names
-from minibroker.lab.schema import SIMILARITY_MIN, Fault
+from minibroker.lab.schema import Fault, unknown_field
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.errors import EncodeError
 from minibroker_protocol.schema import Array, Field, Message, Struct
@@ -33,13 +32,7 @@ def response_faults(
     for name, value in fields.items():
         item = known.get(name)
         if item is None:
-            suggestions = similar_names(name, known, count_max=1, similarity_min=SIMILARITY_MIN)
-            advice = (
-                f"did you mean {suggestions[0]!r}?"
-                if suggestions
-                else f"known are {', '.join(known)}"
-            )
-            yield Fault(f"{path}.{name[:60]}", f"unknown field; {advice}")
+            yield unknown_field(f"{path}.{name[:60]}", name, known)
         else:
             yield from _value_faults(item, value, f"{path}.{name}")
 

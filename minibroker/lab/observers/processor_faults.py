@@ -45,12 +45,12 @@ class ProcessorFaults:
     @property
     def forbids_fetch_sessions(self) -> bool:
         """Whether fetches must name all their partitions."""
-        return self._executor.forbids_fetch_sessions
+        return self._executor.matcher.forbids_fetch_sessions
 
     @property
     def is_empty(self) -> bool:
         """Whether no rule is set."""
-        return self._executor.is_empty
+        return not self._executor.matcher.rules
 
     def change_rules(self, rules: FaultRules) -> None:
         """Add and remove rules, or replace all."""
@@ -58,7 +58,7 @@ class ProcessorFaults:
 
     def concerns(self, body: bytes | Block) -> bool:
         """Whether a rule may match a request, by its API and client id."""
-        return self._executor.concerns(body if isinstance(body, bytes) else body.view)
+        return self._executor.matcher.concerns(body if isinstance(body, bytes) else body.view)
 
     async def execute(
         self,

@@ -23,27 +23,29 @@ from minibroker.broker.settings.types import HostPort
 from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
 from minibroker.lab.faults.fault_rule import ActiveRule
 from minibroker.lab.faults.matching import ConnectionAttributes, RequestMatches
-from minibroker.lab.proxy.addresses import ListenFailed
-from minibroker.lab.proxy.api_limits import is_too_new, limit_versions, unsupported_api_versions
 from minibroker.lab.proxy.exchange import Exchange, ProxiedRequest, UnexpectedFrame
-from minibroker.lab.proxy.frames import (
+from minibroker.lab.proxy.journal import ConnectionRecorder, JournaledProcess
+from minibroker.lab.proxy.namespace import NamespaceAcls, NamespaceNames, is_about_acls
+from minibroker.lab.proxy.rewriting import (
+    TopicNames,
+    can_name_brokers,
+    decode_response,
+    is_too_new,
+    limit_versions,
+    rewrite,
+    translate_addresses,
+    unsupported_api_versions,
+)
+from minibroker.lab.proxy.streams import (
     LENGTH_BYTES,
     REQUEST_BYTES_MAX,
     RESPONSE_BYTES_MAX,
     FrameReader,
+    ListenFailed,
+    UpstreamLost,
     send_frame,
     with_length,
 )
-from minibroker.lab.proxy.journal import ConnectionRecorder, JournaledProcess
-from minibroker.lab.proxy.namespace_acls import NamespaceAcls, is_about_acls
-from minibroker.lab.proxy.namespace_names import NamespaceNames
-from minibroker.lab.proxy.rewriting import (
-    can_name_brokers,
-    decode_response,
-    rewrite,
-    translate_addresses,
-)
-from minibroker.lab.proxy.topic_names import TopicNames
 from minibroker.runtime.stream import ByteStream, StreamClosed
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
@@ -64,10 +66,6 @@ _SESSION_VERSION: Final = 7
 
 _NO_SESSION: Final = -1
 """Epoch of a fetch that names all its partitions, and for which no session is kept."""
-
-
-class UpstreamLost(Exception):
-    """The broker closed its connection, or cannot be reached; the text says why."""
 
 
 class ConnectionScope(Protocol):
@@ -227,7 +225,7 @@ class ProxiedConnection:
             await self._answer(request, unsupported_api_versions(request.correlation_id))
             return True
         executor = self._scope.executor
-        if executor.is_empty or not executor.concerns(frame):
+        if not executor.matcher.rules or not executor.matcher.concerns(frame):
             return False
         return await self._serve_by_rules(request, frame)
 
@@ -243,7 +241,7 @@ class ProxiedConnection:
         ends_session = (
             request.api_key == ApiKey.FETCH
             and request.version >= _SESSION_VERSION
-            and self._scope.executor.forbids_fetch_sessions
+            and self._scope.executor.matcher.forbids_fetch_sessions
         )
         if ends_session and message.session_epoch > 0:
             await self._drained()

@@ -1,8 +1,11 @@
-"""Addresses of brokers in responses, replaced by those of the proxy.
+"""What a proxy reads and changes in responses: addresses of brokers, versions, names of topics.
 
-Owns the list of responses that name brokers, and the replacement of the addresses in them. It must
-never know a connection or how an address is chosen. Invariant: every address of a broker to which
-clients connect is replaced, and nothing else changes; a response without one keeps its bytes.
+Owns the list of responses that name brokers and the replacement of the addresses in them, the limit
+of the versions that clients may use, and the names of topic ids. It must never know a connection or
+how an address is chosen. Invariant: every address of a broker to which clients connect is replaced,
+and nothing else changes; a response without one keeps its bytes. A client that keeps to what
+ApiVersions says gets no address that the proxy could not replace; all other APIs, also unknown
+ones, have the versions of the brokers.
 """
 
 from __future__ import annotations
@@ -15,10 +18,13 @@ from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import marked_fields, marks
 from minibroker_protocol.errors import DecodeError, ErrorCode
-from minibroker_protocol.headers import decode_response_header
+from minibroker_protocol.headers import decode_response_header, encode_response_header
 from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from minibroker_protocol.messages.metadata import MetadataResponse
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message, Struct
+from minibroker_protocol.types import ZERO_UUID
 
 _ADDRESS: Final = frozenset({Meaning.HOST, Meaning.PORT})
 
@@ -95,3 +101,79 @@ def rewrite(api_key: int, version: int, frame: bytes, change: Callable[[Any, int
     if not change(response, version):
         return frame
     return frame[:at] + encode(response, version)
+
+
+# Versions -----------------------------------------------------------------------------------------
+
+
+def is_too_new(api_key: int, version: int) -> bool:
+    """Whether the proxy could not read the response to a request, but has to."""
+    highest = _highest(api_key)
+    return highest is not None and version > highest
+
+
+def limit_versions(response: ApiVersionsResponse) -> bool:
+    """Lower the versions that brokers offer to those that can be read; return whether any was."""
+    kept = []
+    changed = False
+    for offered in response.api_keys:
+        highest = _highest(offered.api_key)
+        if highest is not None and offered.max_version > highest:
+            changed = True
+            if offered.min_version > highest:
+                continue
+            offered.max_version = highest
+        kept.append(offered)
+    response.api_keys = kept
+    return changed
+
+
+def _highest(api_key: int) -> int | None:
+    """The highest version that can be read, of APIs whose responses have to be."""
+    if api_key in REWRITTEN or api_key == ApiKey.API_VERSIONS:
+        return registry.schema(api_key).valid_versions.high
+    return None
+
+
+def unsupported_api_versions(correlation_id: int) -> bytes:
+    """The response to an ApiVersions request that is too new: as Kafka's, in version 0.
+
+    The client repeats its request in a version that the response names.
+    """
+    key = ApiKey.API_VERSIONS
+    versions = registry.schema(key).valid_versions
+    response = ApiVersionsResponse(
+        error_code=int(ErrorCode.UNSUPPORTED_VERSION),
+        api_keys=[ApiVersion(api_key=key, min_version=versions.low, max_version=versions.high)],
+    )
+    return encode_response_header(key, 0, correlation_id) + encode(response, 0)
+
+
+# Topic ids ----------------------------------------------------------------------------------------
+
+TOPICS_MAX: Final = 100_000
+"""Topics whose names are kept."""
+
+
+class TopicNames:
+    """The names of topic ids, from the Metadata responses that pass.
+
+    A client asks for metadata before it uses an id, so rules select topics also in requests that
+    have only their ids. The table is bounded, and forgets the oldest names.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[bytes, str] = {}
+
+    def learn(self, response: MetadataResponse) -> None:
+        """Keep the names in a response."""
+        for topic in response.topics:
+            if topic.name and topic.topic_id != ZERO_UUID:
+                self._names.pop(topic.topic_id, None)
+                self._names[topic.topic_id] = topic.name
+        while len(self._names) > TOPICS_MAX:
+            del self._names[next(iter(self._names))]
+
+    def get(self, topic_id: Any) -> str | None:
+        """The name of a topic id."""
+        return self._names.get(topic_id)

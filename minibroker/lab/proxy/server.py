@@ -1,14 +1,15 @@
 """The listeners of a proxy, one for each broker, and their connections.
 
-Owns opening a listener when a response first names a broker, and the limit of connections. It must
-never look into a request. Invariant: a listener that was opened stays open until the proxy stops,
-and a broker that is lost closes only the connections to it.
+Owns opening a listener when a response first names a broker, the choice of its port, and the limit
+of connections. It must never look into a request. Invariant: a listener that was opened stays open
+until the proxy stops, and a broker keeps its port, so addresses that clients have cached stay
+right. A broker that is lost closes only the connections to it.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -18,13 +19,18 @@ import trio
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.settings.listeners import META_ADDRESSES
 from minibroker.broker.settings.types import HostPort
-from minibroker.lab.proxy.addresses import AddressTable, ListenFailed
-from minibroker.lab.proxy.connection import ProxiedConnection, UpstreamLost
+from minibroker.lab.proxy.connection import ProxiedConnection
 from minibroker.lab.proxy.faults import ProxyFaults
 from minibroker.lab.proxy.journal import JournaledProcess
-from minibroker.lab.proxy.namespace_names import NamespaceNames
-from minibroker.lab.proxy.topic_names import TopicNames
-from minibroker.lab.proxy.upstream import byte_stream, check_broker, connect
+from minibroker.lab.proxy.namespace import NamespaceNames
+from minibroker.lab.proxy.rewriting import TopicNames
+from minibroker.lab.proxy.streams import (
+    ListenFailed,
+    UpstreamLost,
+    byte_stream,
+    check_broker,
+    connect,
+)
 from minibroker.runtime.hosts import resolver_name
 from minibroker.runtime.stream import ByteStream
 
@@ -178,3 +184,46 @@ def _listening(host: str, port: int) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+BROKERS_MAX: Final = 1000
+"""Brokers of a cluster that the proxy listens for."""
+
+PORTS_TRIED_MAX: Final = 100
+"""Ports after that of the first listener that are tried for another broker."""
+
+_PORT_MAX: Final = 65535
+
+
+class AddressTable:
+    """The port of each broker, by the broker's own address."""
+
+    def __init__(self, first_port: int) -> None:
+        """``first_port`` is that of the first listener; 0 if any free ports will do."""
+        self._first_port = first_port
+        self._ports: dict[HostPort, int] = {}
+
+    def port_of(self, broker: HostPort) -> int | None:
+        """The port for a broker; None if the proxy does not listen for it yet."""
+        return self._ports.get(broker)
+
+    def candidates(self) -> Iterator[int]:
+        """Ports to try for another broker; the last one is 0, any free port.
+
+        Raises ``ListenFailed``.
+        """
+        if len(self._ports) >= BROKERS_MAX:
+            raise ListenFailed(f"the cluster has more than {BROKERS_MAX} broker addresses")
+        if self._first_port and not self._ports:
+            yield self._first_port
+            return
+        if self._first_port:
+            used = set(self._ports.values())
+            for port in range(self._first_port + 1, self._first_port + 1 + PORTS_TRIED_MAX):
+                if port <= _PORT_MAX and port not in used:
+                    yield port
+        yield 0
+
+    def add(self, broker: HostPort, port: int) -> None:
+        """Keep the port at which the proxy listens for a broker."""
+        self._ports[broker] = port

@@ -15,8 +15,13 @@ from typing import Final
 import trio
 
 from minibroker.lab.replay.capture import Capture, Captured
-from minibroker.lab.replay.id_mapping import IdMapping, SharedIds
-from minibroker.lab.replay.replayed_frames import TEACHING, learn_response, mapped_request
+from minibroker.lab.replay.id_mapping import (
+    TEACHING,
+    IdMapping,
+    SharedIds,
+    learn_response,
+    mapped_request,
+)
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.framing import FrameDecoder
 

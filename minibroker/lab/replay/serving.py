@@ -1,24 +1,27 @@
 """A server that answers clients as recorded in a capture.
 
-Owns its listener, connections and the delay of responses. It must never know what a response means.
-Invariant: a connection gets its responses in the order of its requests; a request without a
-recorded response closes it. Kafka's ``MockClient`` answers requests of a test in the same way.
+Owns its listener and connections, which recorded response comes next and when, and what of it is
+changed. Invariant: a connection gets its responses in the order of its requests; a request without
+a recorded response closes it. Ids in responses stay as recorded, so that the client uses the
+recorded ones; only the correlation id, the addresses of brokers and repeated records are changed.
+Kafka's ``MockClient`` answers requests of a test in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import trio
 
 from minibroker.broker.settings.types import HostPort
-from minibroker.lab.replay.capture import Capture
-from minibroker.lab.replay.recorded_answers import RecordedAnswers, answer_frame
+from minibroker.lab.proxy.rewriting import can_name_brokers, rewrite, translate_addresses
+from minibroker.lab.replay.capture import Capture, Captured
 from minibroker_protocol.compiler import decode
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 from minibroker_protocol.framing import FrameDecoder
-from minibroker_protocol.headers import decode_request_header
+from minibroker_protocol.headers import RequestHeader, decode_request_header
 from minibroker_protocol.messages.produce import ProduceRequest
 from minibroker_protocol.registry import ApiKey
 
@@ -88,3 +91,108 @@ async def _answer(
 
 def _has_no_response(version: int, frame: bytes, at: int) -> bool:
     return decode(ProduceRequest, version, frame, at).acks == 0
+
+
+# Recorded responses -------------------------------------------------------------------------------
+
+REPEATED: Final = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.HEARTBEAT,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.API_VERSIONS,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+    }
+)
+"""APIs whose last response is repeated if a client requests more often than recorded."""
+
+_Key = tuple[int, int] | tuple[int, int, str | None] | tuple[int, int, str | None, bytes]
+"""API key and version of a request; its client id; its body."""
+
+
+class RecordedAnswers:
+    """The responses of a capture, in the recorded order of each API and version."""
+
+    def __init__(self, requests: Sequence[Captured]) -> None:
+        self._waiting: dict[_Key, deque[Captured]] = {}
+        self._taken: set[int] = set()
+        """Orders of the requests whose responses were given."""
+        self._last: dict[_Key, Captured] = {}
+        for each in requests:
+            if each.response is not None:
+                for key in _keys(each.header, _body(each)):
+                    self._waiting.setdefault(key, deque()).append(each)
+
+    def take(self, header: RequestHeader, body: bytes) -> tuple[Captured, bool] | None:
+        """Return the next recorded request and whether its response was given before.
+
+        The response to an equal request of the same client id comes first, then those to other
+        requests of it, so that clients whose requests come in another order than recorded get the
+        topics that they ask for. None if there is none.
+        """
+        equal, *others = _keys(header, body)
+        repeated = self._last if header.api_key in REPEATED else {}
+        found = self._pop(equal)
+        if found is None and equal in repeated:
+            return repeated[equal], True
+        for key in others:
+            found = found or self._pop(key)
+        if found is not None:
+            self._last.update(dict.fromkeys(_keys(found.header, _body(found)), found))
+            return found, False
+        last = next((repeated[key] for key in others if key in repeated), None)
+        return None if last is None else (last, True)
+
+    def _pop(self, key: _Key) -> Captured | None:
+        waiting = self._waiting.get(key, ())
+        while waiting:
+            found = waiting.popleft()
+            if found.order not in self._taken:
+                self._taken.add(found.order)
+                return found
+        return None
+
+
+def _keys(header: RequestHeader, body: bytes) -> tuple[_Key, _Key, _Key]:
+    """What a request may have in common with a recorded one, the most first."""
+    kind = header.api_key, header.api_version
+    return (*kind, header.client_id, body), (*kind, header.client_id), kind
+
+
+def _body(captured: Captured) -> bytes:
+    _, at = decode_request_header(captured.frame)
+    return captured.frame[at:]
+
+
+def answer_frame(
+    captured: Captured, correlation_id: int, address: HostPort, *, is_repeated: bool
+) -> bytes:
+    """Return a recorded response for a live request."""
+    assert captured.response is not None
+    key, version = captured.header.api_key, captured.header.api_version
+    frame = captured.response
+    try:
+        if can_name_brokers(key, version):
+            frame = rewrite(key, version, frame, lambda response, of: _at(response, of, address))
+        if is_repeated and key == ApiKey.FETCH:
+            frame = rewrite(key, version, frame, _without_records)
+    except DecodeError:
+        pass  # Sent as it was recorded.
+    return correlation_id.to_bytes(4, "big", signed=True) + frame[4:]
+
+
+def _at(response: Any, version: int, address: HostPort) -> bool:
+    return translate_addresses(response, version, lambda _: address)
+
+
+def _without_records(response: Any, _version: int) -> bool:
+    for topic in response.responses:
+        for partition in topic.partitions:
+            partition.records = b""
+    return True

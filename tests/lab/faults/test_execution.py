@@ -111,8 +111,8 @@ class Lab:
 
 async def test_unmatched_request_is_only_executed() -> None:
     lab = Lab(FaultRule(Error(error="NOT_COORDINATOR"), group="other"))
-    assert not lab.executor.is_empty
-    assert lab.executor.concerns(b"\0\x0c")
+    assert lab.executor.matcher.rules
+    assert lab.executor.matcher.concerns(b"\0\x0c")
     assert await lab.ask() == (HeartbeatResponse(), None)
 
 
@@ -253,5 +253,5 @@ async def test_open_connections_are_closed_by_a_rule_that_is_added() -> None:
 
 async def test_selection_by_topic_forbids_fetch_sessions() -> None:
     by_topic = Lab(FaultRule(Delay(delay_ms=1), topic="t"))
-    assert by_topic.executor.forbids_fetch_sessions
-    assert not Lab(FaultRule(Delay(delay_ms=1))).executor.forbids_fetch_sessions
+    assert by_topic.executor.matcher.forbids_fetch_sessions
+    assert not Lab(FaultRule(Delay(delay_ms=1))).executor.matcher.forbids_fetch_sessions

@@ -9,7 +9,7 @@ from minibroker.lab.faults.fault_rule import ActiveRule, FaultRule
 from minibroker.lab.faults.matching import ConnectionAttributes, Matcher
 from minibroker.lab.journal.entries import EntryKind, JournalEntry
 from minibroker.lab.journal.filters import EntryFilter
-from minibroker.lab.proxy.namespace_names import NamespaceNames
+from minibroker.lab.proxy.namespace import NamespaceNames
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import values
 from minibroker_protocol.headers import RequestHeader, encode_request_header, encode_response_header

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.lab.proxy import exchange
-from minibroker.lab.proxy.frames import REQUEST_BYTES_MAX
+from minibroker.lab.proxy.streams import REQUEST_BYTES_MAX
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.api_versions import (

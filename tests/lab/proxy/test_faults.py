@@ -57,7 +57,7 @@ async def test_rules_apply_when_the_call_returns(autojump_clock: MockClock) -> N
     client = Client()
     faults = ProxyFaults(lambda: [client])
     view = await faults.add(FaultRule(Hold(), name="h", api="Fetch"))
-    assert faults.executor.concerns(b"\0\1")
+    assert faults.executor.matcher.concerns(b"\0\1")
     assert faults.register.views() == (view,)
     assert faults.register.view("h").rule["api"] == "Fetch"
     (fired,) = await faults.decide([Candidate("h", None)])
@@ -66,10 +66,10 @@ async def test_rules_apply_when_the_call_returns(autojump_clock: MockClock) -> N
     assert (await faults.register.wait("h", 1, 10)).hits == 1
     await faults.act("h")
     await faults.remove("h")
-    assert not faults.executor.concerns(b"\0\1")
+    assert not faults.executor.matcher.concerns(b"\0\1")
     with pytest.raises(NotFound):
         faults.register.view("h")
     await faults.add(FaultRule(Close()))
     assert client.done == ["closed by 2"]
     await faults.remove_all()
-    assert faults.executor.is_empty
+    assert not faults.executor.matcher.rules

@@ -10,23 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.broker.settings.types import HostPort
+from minibroker.lab.proxy import rewriting
 from minibroker.lab.proxy.rewriting import (
     REWRITTEN,
+    TopicNames,
     can_name_brokers,
     decode_response,
+    is_too_new,
+    limit_versions,
     rewrite,
     translate_addresses,
+    unsupported_api_versions,
 )
 from minibroker_protocol import registry
-from minibroker_protocol.compiler import encode
+from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.errors import DecodeError, ErrorCode
-from minibroker_protocol.headers import encode_response_header
+from minibroker_protocol.headers import decode_response_header, encode_response_header
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from minibroker_protocol.messages.find_coordinator import FindCoordinatorResponse
-from minibroker_protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
+from minibroker_protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Array, Message, Struct
+from minibroker_protocol.types import ZERO_UUID
 from tests.protocol.conftest import draw, project
 
 LOCAL = "proxy"
@@ -164,3 +174,82 @@ def test_any_bytes_are_rewritten_or_a_decode_error(
     except DecodeError:
         return
     assert isinstance(after, bytes)
+
+
+UNKNOWN = 5000
+
+
+def offered(*ranges: tuple[int, int, int]) -> ApiVersionsResponse:
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in ranges
+        ]
+    )
+
+
+def ranges(response: ApiVersionsResponse) -> list[tuple[int, int, int]]:
+    return [(each.api_key, each.min_version, each.max_version) for each in response.api_keys]
+
+
+@pytest.mark.parametrize("key", sorted(REWRITTEN))
+def test_version_that_cannot_be_read_is_too_new(key: ApiKey) -> None:
+    highest = registry.schema(key).valid_versions.high
+    assert not is_too_new(key, highest)
+    assert is_too_new(key, highest + 1)
+
+
+def test_apis_that_pass_have_any_version() -> None:
+    assert not is_too_new(ApiKey.HEARTBEAT, 99)
+    assert not is_too_new(UNKNOWN, 0)
+
+
+def test_only_versions_that_must_be_read_are_limited() -> None:
+    highest = registry.schema(ApiKey.METADATA).valid_versions.high
+    response = offered((3, 0, 99), (12, 0, 99), (UNKNOWN, 0, 3), (10, 90, 99))
+    assert limit_versions(response)
+    assert ranges(response) == [(3, 0, highest), (12, 0, 99), (UNKNOWN, 0, 3)]
+
+
+def test_known_versions_stay() -> None:
+    response = offered((3, 0, 12), (10, 0, 6))
+    assert not limit_versions(response)
+    assert ranges(response) == [(3, 0, 12), (10, 0, 6)]
+
+
+def test_api_versions_that_is_too_new_is_answered_in_version_0() -> None:
+    frame = unsupported_api_versions(7)
+    correlation_id, at = decode_response_header(frame, ApiKey.API_VERSIONS, 0)
+    response = decode(ApiVersionsResponse, 0, frame, at)
+    assert (correlation_id, response.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
+    versions = registry.schema(ApiKey.API_VERSIONS).valid_versions
+    assert ranges(response) == [(18, versions.low, versions.high)]
+
+
+def response(*topics: tuple[int, str | None]) -> MetadataResponse:
+    return MetadataResponse(
+        topics=[
+            MetadataResponseTopic(topic_id=number.to_bytes(16, "big"), name=name)
+            for number, name in topics
+        ]
+    )
+
+
+def id_of(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def test_names_are_learned_and_replaced() -> None:
+    names = TopicNames()
+    names.learn(response((1, "a"), (2, "b"), (3, None), (0, "old version")))
+    assert [names.get(id_of(number)) for number in range(4)] == [None, "a", "b", None]
+    names.learn(response((1, "c")))
+    assert names.get(id_of(1)) == "c"
+    assert names.get(ZERO_UUID) is None
+
+
+def test_oldest_names_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewriting, "TOPICS_MAX", 2)
+    names = TopicNames()
+    names.learn(response((1, "a"), (2, "b")))
+    names.learn(response((1, "a"), (3, "c")))
+    assert [names.get(id_of(number)) for number in (1, 2, 3)] == ["a", None, "c"]

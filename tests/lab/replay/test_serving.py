@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
 from minibroker.broker.settings.types import HostPort
-from minibroker.lab.replay.capture import Capture, read_capture
-from minibroker.lab.replay.serving import serve_capture
+from minibroker.lab.replay.capture import Capture, Captured, read_capture
+from minibroker.lab.replay.serving import RecordedAnswers, answer_frame, serve_capture
 from minibroker.runtime.stream import StreamClosed
-from minibroker_protocol.messages.create_topics import CreateTopicsRequest
+from minibroker_protocol import registry
+from minibroker_protocol.compiler import decode, encode
+from minibroker_protocol.headers import RequestHeader, decode_response_header
+from minibroker_protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from minibroker_protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from minibroker_protocol.messages.metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
+    MetadataResponseTopic,
 )
 from minibroker_protocol.messages.produce import ProduceRequest
 from tests.lab.replay.recording import CaptureWriter
@@ -68,3 +81,69 @@ async def test_client_gets_recorded_responses_from_the_server(speed: float | Non
             with pytest.raises(StreamClosed):
                 await client.ask(CreateTopicsRequest(topics=[]), 7)
         nursery.cancel_scope.cancel()
+
+
+HERE = HostPort("localhost", 1234)
+
+
+def answered(captured: Captured, *, is_repeated: bool = False) -> Any:
+    frame = answer_frame(captured, 99, HERE, is_repeated=is_repeated)
+    key, version = captured.header.api_key, captured.header.api_version
+    correlation_id, at = decode_response_header(frame, key, version)
+    assert correlation_id == 99
+    return decode(registry.schema(key).response, version, frame, at)
+
+
+def test_responses_come_in_order_and_reads_are_repeated() -> None:
+    writer = CaptureWriter()
+    for cluster_id in ("a", "b"):
+        response = MetadataResponse(cluster_id=cluster_id)
+        writer.exchange("1", 1, MetadataRequest(topics=[]), 9, response)
+    writer.exchange("1", 2, CreateTopicsRequest(topics=[]), 7, CreateTopicsResponse(topics=[]))
+    answers = RecordedAnswers(read_capture(writer.lines).requests)
+    found = []
+    for _ in range(3):
+        taken = answers.take(RequestHeader(3, 9, 5, "anyone"), b"")
+        assert taken is not None
+        found.append((answered(taken[0]).cluster_id, taken[1]))
+    assert found == [("a", False), ("b", False), ("b", True)]
+    assert answers.take(RequestHeader(3, 8, 5, "t"), b"") is None
+    assert answers.take(RequestHeader(19, 7, 5, "t"), b"") is not None
+    assert answers.take(RequestHeader(19, 7, 5, "t"), b"") is None
+
+
+def test_equal_request_gets_its_response_in_another_order_of_requests() -> None:
+    writer = CaptureWriter()
+    requests = [MetadataRequest(topics=[MetadataRequestTopic(name=name)]) for name in "ab"]
+    for request in (*requests, *requests):
+        topics = [MetadataResponseTopic(name=topic.name) for topic in request.topics or ()]
+        writer.exchange("1", 1, request, 9, MetadataResponse(topics=topics))
+    answers = RecordedAnswers(read_capture(writer.lines).requests)
+    found = []
+    for name in "bbabaab":
+        body = encode(requests["ab".index(name)], 9)
+        taken = answers.take(RequestHeader(3, 9, 5, "t"), body)
+        assert taken is not None
+        found.append((answered(taken[0]).topics[0].name, taken[1]))
+    assert [name for name, _ in found] == list("bbabaab")
+    assert [is_repeated for _, is_repeated in found] == [False] * 3 + [True, False, True, True]
+
+
+def test_addresses_of_brokers_are_that_of_the_server() -> None:
+    writer = CaptureWriter()
+    broker = MetadataResponseBroker(node_id=1, host="elsewhere", port=9092)
+    writer.exchange("1", 1, MetadataRequest(topics=[]), 9, MetadataResponse(brokers=[broker]))
+    [request] = read_capture(writer.lines).requests
+    [found] = answered(request).brokers
+    assert (found.node_id, found.host, found.port) == (1, "localhost", 1234)
+
+
+def test_repeated_fetch_has_no_records() -> None:
+    writer = CaptureWriter()
+    part = PartitionData(partition_index=0, high_watermark=1, records=b"x" * 80)
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
+    writer.exchange("1", 1, FetchRequest(), 11, response)
+    [request] = read_capture(writer.lines).requests
+    for is_repeated, records in ((False, b"x" * 80), (True, b"")):
+        [topic] = answered(request, is_repeated=is_repeated).responses
+        assert bytes(topic.partitions[0].records) == records

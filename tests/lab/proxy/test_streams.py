@@ -1,5 +1,3 @@
-"""Connections to a broker with TLS, over real sockets."""
-
 from __future__ import annotations
 
 import socket
@@ -12,13 +10,82 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.security.handshakes import Pem, client_context
 from minibroker.broker.settings.types import HostPort, parse_host_port
-from minibroker.lab.proxy.connection import UpstreamLost
-from minibroker.lab.proxy.upstream import check_broker, connect
+from minibroker.lab.proxy.exchange import UnexpectedFrame
+from minibroker.lab.proxy.streams import (
+    JOINED_BYTES_MAX,
+    FrameReader,
+    UpstreamLost,
+    check_broker,
+    connect,
+    send_frame,
+    with_length,
+)
+from minibroker.runtime.stream import MEMORY_STREAM_BYTES_MAX, memory_stream_pair
 from minibroker.testing import MiniBroker
 from tests.broker.network.certificates import authority, keystore, truststore
+
+
+@pytest.mark.parametrize("size", [0, 1, JOINED_BYTES_MAX, JOINED_BYTES_MAX + 1, 10**6])
+async def test_frames_of_any_size_arrive(size: int) -> None:
+    near, far = memory_stream_pair()
+    reader = FrameReader(far, 10**6)
+    frames = [bytes([number]) * size for number in range(3)]
+    received = []
+    async with trio.open_nursery() as nursery:
+
+        async def send() -> None:
+            for frame in frames:
+                await send_frame(near, frame)
+            near.close()
+
+        nursery.start_soon(send)
+        while (frame := await reader.next_frame()) is not None:
+            received.append(frame)
+    assert received == frames
+
+
+async def test_frame_above_the_limit_is_unexpected_before_it_arrives() -> None:
+    near, far = memory_stream_pair()
+    await near.send_all(with_length(bytes(11))[:4])
+    with pytest.raises(UnexpectedFrame, match="above the limit of 10"):
+        await FrameReader(far, 10).next_frame()
+
+
+async def test_tls_is_recognized_in_the_first_bytes_only() -> None:
+    near, far = memory_stream_pair()
+    await near.send_all(with_length(b"x"))
+    reader = FrameReader(far, 2**30)
+    assert await reader.next_frame() == b"x"
+    await near.send_all(b"\x16\x03\x01\0 more")
+    near.close()
+    assert await reader.next_frame() is None
+    near, far = memory_stream_pair()
+    await near.send_all(b"\x16\x03\x01\0")
+    with pytest.raises(UnexpectedFrame, match="TLS"):
+        await FrameReader(far, 2**30).next_frame()
+
+
+async def test_stream_is_read_only_for_a_frame() -> None:
+    near, far = memory_stream_pair()
+    FrameReader(far, 100)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(near.send_all, bytes(MEMORY_STREAM_BYTES_MAX + 1))
+        await wait_all_tasks_blocked()
+        assert far.unread() == MEMORY_STREAM_BYTES_MAX
+        nursery.cancel_scope.cancel()
+
+
+async def test_discarded_bytes_are_read_to_the_end() -> None:
+    near, far = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(FrameReader(far, 100).discard_bytes)
+        await near.send_all(bytes(3 * MEMORY_STREAM_BYTES_MAX))
+        near.close()
+
 
 LOOPBACK = "127.0.0.1"
 PASSWORD = "ssl.key.password"
@@ -117,7 +184,7 @@ async def test_broker_that_disconnects_in_the_handshake_is_named(tmp_path: Path)
 async def test_handshake_has_a_limit_of_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minibroker.lab.proxy.upstream.CONNECT_S", 0.05)
+    monkeypatch.setattr("minibroker.lab.proxy.streams.CONNECT_S", 0.05)
 
     async def wait(_: trio.SocketStream) -> None:
         await trio.sleep_forever()
@@ -147,7 +214,7 @@ async def test_listener_that_is_no_broker_is_named(tmp_path: Path, server: ssl.S
 
 
 async def test_listener_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minibroker.lab.proxy.upstream.ANSWER_S", 0.05)
+    monkeypatch.setattr("minibroker.lab.proxy.streams.ANSWER_S", 0.05)
     with (
         socket.create_server((LOOPBACK, 0)) as silent,
         pytest.raises(UpstreamLost, match="it does not answer requests"),
