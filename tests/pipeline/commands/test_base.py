@@ -14,7 +14,7 @@ from minibroker.pipeline.commands.recommend import recommend
 from minibroker.pipeline.commands.report import report
 from minibroker.pipeline.commands.usage import usage
 from minibroker.pipeline.commands.whatif import whatif
-from minibroker.pipeline.errors import BadInput, PipelineError, SparkMissing, WrongSchema
+from minibroker.pipeline.errors import BadInput
 
 
 @click.command()
@@ -132,15 +132,3 @@ def test_cells_are_aligned() -> None:
         "      2",
     ]
     assert not list(columns(["A"], []))
-
-
-@pytest.mark.parametrize("error", [PipelineError, SparkMissing, WrongSchema, BadInput])
-def test_command_makes_a_line_of_every_error(
-    error: type[PipelineError], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*_: object, **__: object) -> None:
-        raise error("the third column is missing")
-
-    monkeypatch.setattr(base, "session", failing)
-    with pytest.raises(click.ClickException, match="the third column"), base.running("x", None, {}):
-        pass
