@@ -22,12 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
-    BooleanType,
     DataType,
-    DoubleType,
     IntegerType,
-    LongType,
     StringType,
     StructField,
     StructType,
@@ -37,10 +35,10 @@ from minibroker.lab.activity.schema import (
     CHECK_FIELDS,
     FIELDS,
     VERSION,
-    ActivityField,
     ActivityType,
 )
 from minibroker.pipeline import quota_amounts
+from minibroker.pipeline.decoding import OBJECT_SCHEMA
 from minibroker.pipeline.errors import RUN_AGAIN, BadInput, WrongSchema
 from minibroker.pipeline.quota_amounts import is_held_back
 
@@ -232,24 +230,7 @@ HOUR: Final = "hour"
 BUCKET: Final = "bucket"
 """A hash of the event's user and client-id, or address: the inner partition."""
 
-_PLAIN: Final[dict[ActivityType, DataType]] = {
-    ActivityType.INT: IntegerType(),
-    ActivityType.LONG: LongType(),
-    ActivityType.DOUBLE: DoubleType(),
-    ActivityType.TEXT: StringType(),
-    ActivityType.FLAG: BooleanType(),
-}
-
-
-def _struct(fields: Iterable[ActivityField]) -> StructType:
-    return StructType([StructField(field.name, _type(field), True) for field in fields])
-
-
-def _type(field: ActivityField) -> DataType:
-    return _struct(CHECK_FIELDS) if field.type is ActivityType.CHECK else _PLAIN[field.type]
-
-
-ACTIVITY: Final = _struct(FIELDS)
+ACTIVITY: Final = from_arrow_schema(OBJECT_SCHEMA)
 """An event's columns, without the table's partitions."""
 ACTIVITY_TABLE: Final = StructType(
     [
@@ -330,8 +311,6 @@ def read_activity(spark: SparkSession, path: str) -> DataFrame:
 
 
 def _check_files(files: Iterable[str]) -> None:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     fits = None
     for file in files:
         footer = footer_of(file)

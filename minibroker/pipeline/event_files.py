@@ -374,12 +374,9 @@ class EventWriter:
             )
 
     def _quarantine(self) -> pa.RecordBatch:
-        columns = [
-            pa.array(values, field.type)
-            for values, field in zip(zip(*self._faults, strict=True), QUARANTINE, strict=True)
-        ]
+        rows = [dict(zip(QUARANTINE.names, fault, strict=True)) for fault in self._faults]
+        table = pa.Table.from_pylist(rows, QUARANTINE)
         self._faults, self._faulty_bytes = [], 0
-        table = pa.Table.from_arrays(columns, schema=QUARANTINE)
         return self._written(QUARANTINED, faults_file(table))
 
     def _written(self, place: str, content: bytes) -> pa.RecordBatch:
@@ -401,9 +398,8 @@ def place_folder(into: str, place: str) -> str:
 
 
 def _row(place: str, file: str | None, content: bytes | None) -> pa.RecordBatch:
-    values = zip((place, file, content), _OUTPUT.types, strict=True)
-    columns = [pa.array([value], kind) for value, kind in values]
-    return pa.RecordBatch.from_arrays(columns, schema=_OUTPUT)
+    row = {"place": place, "file": file, "content": content}
+    return pa.RecordBatch.from_pylist([row], _OUTPUT)
 
 
 def write_events(

@@ -224,9 +224,8 @@ class Table:
         known = np.concatenate([self._known_spans(), spans])
         new = [one for one in written if one[0] != QUARANTINED]
         if spans_overlap(known):
-            new = self._write_new_events(
-                new, f"between {spans[:, 1].min()} and {spans[:, 2].max()}"
-            )
+            sequences = f"sequence between {spans[:, 1].min()} and {spans[:, 2].max()}"
+            new = self._write_new_events(new, sequences)
             counts = replace(counts, events=self._count(new))
         quarantined = [one for one in written if one[0] == QUARANTINED]
         self._commit(new, quarantined, [], progress, spans_to_json(merge_spans(known)))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from minibroker.lab.activity.schema import FIELDS, VERSION
-from minibroker.pipeline.activity_table import ACTIVITY
+from minibroker.pipeline.decoding import OBJECT_SCHEMA
 
 START_S: Final = 1_793_577_600
 """2 November 2026, 0:00 UTC."""
@@ -98,16 +98,7 @@ def table(path: Path, events: Iterable[Event]) -> Path:
 
 def arrow(events: Iterable[Event]) -> pa.Table:
     """Return the events as an Arrow table."""
-    schema = pa.schema([(field.name, _arrow(field.dataType)) for field in ACTIVITY.fields])
-    return pa.Table.from_pylist(list(events), schema)
-
-
-def _arrow(kind: Any) -> pa.DataType:
-    if kind.typeName() == "struct":
-        return pa.struct([(field.name, _arrow(field.dataType)) for field in kind.fields])
-    plain = {"string": pa.string(), "integer": pa.int32(), "long": pa.int64(),
-             "double": pa.float64(), "boolean": pa.bool_()}  # fmt: skip
-    return plain[kind.typeName()]
+    return pa.Table.from_pylist(list(events), OBJECT_SCHEMA)
 
 
 def many(count: int, seed: int, lasts_s: int = 300) -> Iterator[Event]:

@@ -41,7 +41,7 @@ from minibroker.pipeline.recommend import (
     rounded_to_set,
     valued,
 )
-from tests.pipeline.duckdb_rates import ORACLE
+from tests.pipeline.duckdb_queries import USER_RATES
 from tests.pipeline.sample_events import (
     Event,
     connection,
@@ -189,7 +189,7 @@ def test_duckdb_observes_the_same(spark: SparkSession, tmp_path: Path) -> None:
     given = {"path": str(path), "share": 0.99}
     theirs = {
         (broker, user, ip, quota): tuple(figures)
-        for broker, user, _, ip, quota, *figures in connected.execute(ORACLE, given).fetchall()
+        for broker, user, _, ip, quota, *figures in connected.execute(USER_RATES, given).fetchall()
     }
     assert ours.keys() == theirs.keys()
     for key, figures in ours.items():

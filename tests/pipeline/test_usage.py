@@ -38,8 +38,7 @@ from minibroker.pipeline.usage import (
     percentiles,
     rounded,
 )
-from tests.pipeline import reference_counts
-from tests.pipeline.duckdb_usage import ORACLE
+from tests.pipeline import duckdb_queries, reference_counts
 from tests.pipeline.reference_counts import percentile, three_digits
 from tests.pipeline.sample_events import (
     START_S,
@@ -451,7 +450,9 @@ def test_duckdb_finds_the_same(spark: SparkSession, tmp_path: Path, every_s: int
     path = parquet(tmp_path / "events.parquet", many(3_000, seed=11))
     ours = rows(usage.usage(spark.read.parquet(str(path)), every_s))
     connected = duckdb.connect(config={"threads": 1})
-    result = connected.execute(ORACLE, {"every": every_s * 1_000_000, "path": str(path)})
+    result = connected.execute(
+        duckdb_queries.USAGE, {"every": every_s * 1_000_000, "path": str(path)}
+    )
     names = [column[0] for column in result.description]
     theirs = {row[:7]: dict(zip(names, row, strict=True)) for row in result.fetchall()}
     assert len(theirs) == len(ours) > 300

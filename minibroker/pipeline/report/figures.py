@@ -32,16 +32,14 @@ PROPOSALS_MAX: Final = 6
 BUCKETS_MAX: Final = 120
 """Points in time."""
 
-STEPS_S: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400)
+STEPS_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200,
+                  86_400)  # fmt: skip
 """Available bucket lengths; longer ones are whole days."""
-
-SHORT_STEPS_S: Final = (1, 2, 5, 10, 20, 30)
-"""Additional lengths for recordings of a few minutes."""
 
 
 def step_for(first_us: int, last_us: int) -> int:
     """The shortest bucket length, in seconds, with which ``BUCKETS_MAX`` cover the period."""
-    for step in (*SHORT_STEPS_S, *STEPS_S):
+    for step in STEPS_S:
         if last_us // 1_000_000 // step - first_us // 1_000_000 // step < BUCKETS_MAX:
             return step
     days = (last_us - first_us) // 86_400_000_000 // (BUCKETS_MAX - 1) + 1

@@ -186,8 +186,8 @@ def _entity(figures: Figures, use: Use, colour: str) -> Row:
     name = others if rest else formats.party(use.who.user, use.who.client_id)
     whole, length_s = figures.total, figures.length_s
     worked = use.worked_ns / 1e9 / length_s
-    throttled_share = use.throttled / use.requests if use.requests else 0.0
-    wrong = use.errors / use.requests if use.requests else 0.0
+    throttled_share = _of(use.throttled, use.requests)
+    wrong = _of(use.errors, use.requests)
     title = "" if rest else f"user {_quoted(use.who.user)}, client-id {_quoted(use.who.client_id)}"
     return Row(
         (
@@ -430,17 +430,17 @@ def page(figures: Figures) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     cover = figures.coverage
-    shown: list[Section] = sections(figures)
+    period = formats.period(cover.first_us, cover.last_us)
     return environment.from_string(_own("page.html")).render(
-        title=f"Broker activity, {formats.period(cover.first_us, cover.last_us)}",
-        period=formats.period(cover.first_us, cover.last_us),
+        title=f"Broker activity, {period}",
+        period=period,
         source=formats.visible(figures.source),
         style=Markup(_own("page.css")),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         script_hash=f"sha256-{digest}",
         version=__version__,
         tiles=tiles(figures),
-        sections=shown,
+        sections=sections(figures),
     )
 
 
@@ -448,12 +448,12 @@ def tiles(figures: Figures) -> list[Tile]:
     """The most important figures."""
     total, cover = figures.total, figures.coverage
     per_s = 1 / figures.length_s
-    throttled_share = total.throttled / total.requests if total.requests else 0.0
+    throttled_share = _of(total.throttled, total.requests)
     return [
         Tile(
             "Requests",
             formats.count(total.requests),
-            f"{formats.amount(total.requests * per_s, 'requests/s')}",
+            formats.amount(total.requests * per_s, "requests/s"),
         ),
         Tile(
             "Bytes in",
@@ -481,21 +481,17 @@ def tiles(figures: Figures) -> list[Tile]:
         ),
         Tile(
             "Errors",
-            formats.share(total.errors / total.requests if total.requests else 0),
+            formats.share(_of(total.errors, total.requests)),
             "of requests",
             bool(total.errors),
         ),
         Tile(
             "Not recorded",
-            _unseen(cover),
+            formats.many(cover.dropped + (cover.quarantined or 0), "event"),
             _sampled(cover),
             bool(cover.dropped or cover.quarantined),
         ),
     ]
-
-
-def _unseen(cover: Coverage) -> str:
-    return formats.many(cover.dropped + (cover.quarantined or 0), "event")
 
 
 def _sampled(cover: Coverage) -> str:

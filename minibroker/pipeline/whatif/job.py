@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -34,6 +35,7 @@ from minibroker.pipeline.whatif.columns import (
     ALL,
     CHECKS,
     COMMON,
+    KINDS,
     OF_CONNECTIONS,
     OF_KINDS,
     OF_REQUESTS,
@@ -49,15 +51,16 @@ from minibroker.pipeline.whatif.replay_accuracy import (
     compare_connections,
     compare_decisions,
 )
-from minibroker.pipeline.whatif.rows import KEY_COLUMNS, LEAST, MOST, OUTCOME, SUMS, merged
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, Row, SparkSession
-
-import numpy as np
-
-from minibroker.pipeline.whatif.columns import KINDS
-from minibroker.pipeline.whatif.rows import CLOSED, OPEN
+from minibroker.pipeline.whatif.rows import (
+    CLOSED,
+    KEY_COLUMNS,
+    LEAST,
+    MOST,
+    OPEN,
+    OUTCOME,
+    SUMS,
+    merged,
+)
 
 _KEYS: Final = [kind.row.config_key for kind in KINDS]
 _ASKED: Final = [f"{key}_ms" for key in _KEYS]

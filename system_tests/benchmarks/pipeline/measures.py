@@ -297,9 +297,9 @@ def recommend(task: Task) -> Runs:
 
 def duckdb_rates(task: Task) -> Runs:
     """Compute the rates behind the recommended quotas by one query of DuckDB."""
-    from tests.pipeline.duckdb_rates import ORACLE
+    from tests.pipeline.duckdb_queries import USER_RATES
 
-    yield from _by_duckdb(task, ORACLE, {"share": 0.99})
+    yield from _by_duckdb(task, USER_RATES, {"share": 0.99})
 
 
 def report(task: Task) -> Runs:
@@ -362,9 +362,9 @@ def _compacted(table: Table, events: int) -> int:
 
 def duckdb_usage(task: Task) -> Runs:
     """Aggregate the same table by one query of DuckDB."""
-    from tests.pipeline.duckdb_usage import ORACLE
+    from tests.pipeline.duckdb_queries import USAGE
 
-    yield from _by_duckdb(task, ORACLE, {"every": EVERY_S * 1_000_000})
+    yield from _by_duckdb(task, USAGE, {"every": EVERY_S * 1_000_000})
 
 
 def _by_duckdb(task: Task, query: str, parameters: dict[str, float]) -> Runs:

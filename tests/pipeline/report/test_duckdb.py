@@ -21,7 +21,7 @@ from minibroker.pipeline.report.figures import (
 )
 from minibroker.pipeline.report.page import page
 from minibroker.pipeline.usage import usage
-from tests.pipeline import duckdb_report as queries
+from tests.pipeline import duckdb_queries as queries
 from tests.pipeline.report.sample_events import START_US, Events, connection, dropped, request
 from tests.pipeline.sample_events import arrow
 

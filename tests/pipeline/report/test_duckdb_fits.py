@@ -20,7 +20,7 @@ from minibroker.pipeline.recommend import Policy, Recommendation, observed, quot
 from minibroker.pipeline.report.aggregate import fits
 from minibroker.pipeline.report.figures import FITS_MAX, Fit
 from minibroker.pipeline.report.page import page
-from tests.pipeline.duckdb_rates import rates_query
+from tests.pipeline.duckdb_queries import rates_query
 from tests.pipeline.report.sample_figures import figures
 from tests.pipeline.sample_events import arrow, many, parquet
 

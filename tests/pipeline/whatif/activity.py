@@ -8,36 +8,17 @@ from typing import Any
 import pyarrow as pa
 
 from minibroker.lab.activity.schema import (
-    CHECK_FIELDS,
-    FIELDS,
     VERSION,
-    ActivityField,
     ActivityKind,
-    ActivityType,
     ConnectionStep,
 )
+from minibroker.pipeline.decoding import OBJECT_SCHEMA
 from tests.pipeline.whatif.oracle import Event
 
-_PLAIN = {
-    ActivityType.INT: pa.int32(),
-    ActivityType.LONG: pa.int64(),
-    ActivityType.DOUBLE: pa.float64(),
-    ActivityType.TEXT: pa.string(),
-    ActivityType.FLAG: pa.bool_(),
-}
 METADATA = 3
 API_KEYS = {"produce": 0, "fetch": 1, "mutate": 19, "other": METADATA}
 WALL_US = 1_700_000_000_000_000
 """The wall clock at the zero of the broker's clock."""
-
-
-def _type(field: ActivityField) -> pa.DataType:
-    if field.type is ActivityType.CHECK:
-        return pa.struct([(inner.name, _type(inner)) for inner in CHECK_FIELDS])
-    return _PLAIN[field.type]
-
-
-SCHEMA = pa.schema([(field.name, _type(field)) for field in FIELDS])
 
 
 def request_row(event: Event) -> dict[str, Any]:
@@ -105,7 +86,7 @@ def connection_row(
 
 def table(rows: Iterable[dict[str, Any]]) -> pa.Table:
     """With all columns."""
-    return pa.Table.from_pylist(list(rows), schema=SCHEMA)
+    return pa.Table.from_pylist(list(rows), schema=OBJECT_SCHEMA)
 
 
 def requests_table(events: Sequence[Event]) -> pa.Table:

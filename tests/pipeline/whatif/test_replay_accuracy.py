@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from minibroker.broker.quotas.entity import Entity, QuotaTable
 from minibroker.broker.quotas.types import CLIENT_QUOTA_KEYS, CLIENT_QUOTA_TYPES, QuotaType
+from minibroker.pipeline.decoding import OBJECT_SCHEMA
 from minibroker.pipeline.whatif import job
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
@@ -26,7 +27,7 @@ from minibroker.pipeline.whatif.replay_accuracy import (
 )
 from minibroker.pipeline.whatif.summary import accuracy_lines
 from tests.pipeline.whatif import oracle, random_workload
-from tests.pipeline.whatif.activity import SCHEMA, request_row, table
+from tests.pipeline.whatif.activity import request_row, table
 from tests.pipeline.whatif.oracle import Event
 from tests.pipeline.whatif.recorded_connections import IP, RecordedConnections
 from tests.simulation.test_activity import events, load
@@ -80,7 +81,7 @@ async def test_replay_of_recorded_activity_matches_broker_decisions(
         for key, bound in quotas.items():
             bounds[CLIENT_QUOTA_KEYS[key]][Entity(client=client)] = bound
     proposal = Proposal("p", QuotaTable(bounds, 1))
-    seen = pa.Table.from_pylist(recorded, schema=SCHEMA)
+    seen = pa.Table.from_pylist(recorded, schema=OBJECT_SCHEMA)
     rows = compare(seen, proposal, Counting(delays=mode == "delay"))
     assert [row for row in rows[1:] if row["why"] != Comparison.ORDER] == []
     assert rows[0]["decisions"] + len(rows) - 1 == len(recorded) > 100
