@@ -17,8 +17,7 @@ import click
 from minibroker.cli.commands import Argument, Command, examples
 from minibroker.cli.output import ExitCode, InvalidUsage, emit, json_line
 from minibroker.lab.checker.checking import check_lines
-from minibroker.lab.checker.history_format import LINE_CHARS_MAX, InvalidHistory
-from minibroker.lab.checker.history_reader import check_size
+from minibroker.lab.checker.history import LINE_CHARS_MAX, InvalidHistory, check_size
 
 EXAMPLES = examples(
     "minibroker check history.jsonl",

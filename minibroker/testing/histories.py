@@ -14,11 +14,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from minibroker.lab.checker.checking import check_lines
-from minibroker.lab.checker.client_history import Consumers, HistorySettings, IsolationLevel
-from minibroker.lab.checker.history_format import INVOKE, LINE_CHARS_MAX, header_line
-from minibroker.lab.checker.history_reader import check_size
-from minibroker.lab.checker.report import CheckReport
+from minibroker.lab.checker.checking import CheckReport, check_lines
+from minibroker.lab.checker.history import (
+    INVOKE,
+    LINE_CHARS_MAX,
+    Consumers,
+    HistorySettings,
+    IsolationLevel,
+    check_size,
+    header_line,
+)
 
 __all__ = ["Consumers", "HistorySettings", "HistoryWriter", "IsolationLevel", "check"]
 

@@ -29,8 +29,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from minibroker.lab.checker.client_history import Consumers, HistorySettings, IsolationLevel
-from minibroker.lab.checker.history_format import INVOKE
+from minibroker.lab.checker.history import INVOKE, Consumers, HistorySettings, IsolationLevel
 from minibroker.testing.histories import HistoryWriter
 
 STEPS_MAX: Final = 4

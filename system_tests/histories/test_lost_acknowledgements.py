@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.lab.checker.report import CheckReport
+from minibroker.lab.checker.checking import CheckReport
 from minibroker.testing import check
 from minibroker.testing.workload import run_workload
 from system_tests.harness.brokers import RunningBroker

@@ -17,10 +17,8 @@ import time
 import uuid
 from typing import Any, Final
 
-from minibroker.lab.checker.checking import check_lines
-from minibroker.lab.checker.client_history import HistorySettings
-from minibroker.lab.checker.history_format import header_line
-from minibroker.lab.checker.report import CheckReport
+from minibroker.lab.checker.checking import CheckReport, check_lines
+from minibroker.lab.checker.history import HistorySettings, header_line
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

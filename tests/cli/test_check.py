@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from minibroker.cli.app import app
 from minibroker.cli.check import read_lines
 from minibroker.cli.output import ExitCode, InvalidUsage
-from minibroker.lab.checker.history_format import LINE_CHARS_MAX
+from minibroker.lab.checker.history import LINE_CHARS_MAX
 from tests.lab.checker.written import Line, header, poll, send
 
 A = "orders-0"

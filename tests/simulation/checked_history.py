@@ -12,13 +12,12 @@ from collections.abc import Iterable
 from itertools import count
 
 from minibroker.lab.checker.checking import check_history
-from minibroker.lab.checker.client_history import (
+from minibroker.lab.checker.history import (
     ClientHistory,
     ClientOperation,
     HistorySettings,
     OperationKind,
     OperationResult,
-    PolledRecord,
     SentRecord,
 )
 from tests.simulation.history import Partition
@@ -84,6 +83,5 @@ def add_polls(
     operation: ClientOperation, partition: Partition, records: Iterable[tuple[int, str]]
 ) -> None:
     """Note polled records."""
-    found = [PolledRecord(offset, value) for offset, value in records]
-    if found:
+    if found := list(records):
         operation.polls.setdefault(key_of(partition), []).extend(found)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from minibroker.lab.checker.client_history import ClientOperation, OperationKind, OperationResult
+from minibroker.lab.checker.history import ClientOperation, OperationKind, OperationResult
 from minibroker_protocol.control_records import parse_marker
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.lab.checker.history_format import InvalidHistory
+from minibroker.lab.checker.history import InvalidHistory
 from minibroker.testing import (
     Consumers,
     HistorySettings,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.lab.checker.client_history import Consumers
+from minibroker.lab.checker.history import Consumers
 from minibroker.testing import MiniBroker, check, run_workload
 from minibroker.testing.workload import (
     CLIENTS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from minibroker.lab.checker.client_history import Consumers, HistorySettings, IsolationLevel
+from minibroker.lab.checker.history import Consumers, HistorySettings, IsolationLevel
 
 Allowed = Callable[[HistorySettings], bool]
 

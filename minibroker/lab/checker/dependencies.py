@@ -1,22 +1,26 @@
 """Dependencies between operations, and the anomalies that are cycles of them.
 
 Owns the edges: ww between the writers of successive records, wr from a writer to each ok operation
-that polled its record, process and realtime between ok operations. It must never know how cycles
-are found. Invariant: a cycle is reported once, under the row with the fewest kinds of edges. There
-are no rw edges, because a poll may end before the end of the log: a record that it did not return
-is not proved to be younger. The names are Adya's, as in Jepsen's Elle.
+that polled its record, process and realtime between ok operations; and the search for cycles, with
+Tarjan's algorithm. It must never judge single records. Invariant: a cycle is reported once, under
+the row with the fewest kinds of edges; the time is linear in the number of nodes and edges, and no
+function recurses. There are no rw edges, because a poll may end before the end of the log: a record
+that it did not return is not proved to be younger. The names are Adya's, as in Jepsen's Elle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Collection, Iterator
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from minibroker.lab.checker.anomalies import LISTED_MAX, FoundAnomaly, listed
-from minibroker.lab.checker.client_history import ClientOperation, OperationResult
-from minibroker.lab.checker.cycles import EdgeGraph, GraphEdge
+from minibroker.lab.checker.history import ClientOperation, OperationResult
 from minibroker.lab.checker.record_order import Observations
+
+K = TypeVar("K")
 
 
 class Dependency(Enum):
@@ -63,23 +67,21 @@ CYCLE_RULES: Final = (
 def cycle_anomalies(observations: Observations) -> Iterator[FoundAnomaly]:
     """Find cycles of dependencies."""
     graph = dependency_graph(observations)
-    if not graph.components((WW, WR, REALTIME, PROCESS)):
-        return
+    cyclic = set(chain.from_iterable(graph.components((WW, WR, REALTIME, PROCESS))))
     explained: dict[str, set[int]] = {}
     for rule in CYCLE_RULES:
-        nodes = explained[rule.name] = set()
-        for component in graph.components(rule.kinds):
-            if any(not explained[name].isdisjoint(component) for name in rule.weaker):
-                continue
-            nodes.update(component)
+        known = set().union(*(explained[name] for name in rule.weaker))
+        found = [each for each in graph.components(rule.kinds, cyclic) if known.isdisjoint(each)]
+        if len(found) > 1:  # They are reported in the order of a search in the whole graph.
+            found = [each for each in graph.components(rule.kinds) if known.isdisjoint(each)]
+        explained[rule.name] = set(chain.from_iterable(found))
+        for component in found:
             yield _found(observations, rule, graph.shortest_cycle(component, rule.kinds))
 
 
 def dependency_graph(observations: Observations) -> EdgeGraph[Dependency]:
     """Build the graph. A node below the number of operations is the operation of that index."""
-    graph: EdgeGraph[Dependency] = EdgeGraph()
-    for _ in observations.history.operations:
-        graph.add_node()
+    graph: EdgeGraph[Dependency] = EdgeGraph(len(observations.history.operations))
     _add_ww_edges(graph, observations)
     _add_wr_edges(graph, observations)
     _add_process_edges(graph, observations)
@@ -92,7 +94,7 @@ def _add_ww_edges(graph: EdgeGraph[Dependency], observations: Observations) -> N
         writers = observations.writer_of.get(key, {})
         previous: ClientOperation | None = None
         for index in range(len(order.values)):
-            writer = writers.get(next(order.values_at(index)))
+            writer = writers.get(order.values_at(index)[0])
             if writer is None or not observations.committed[writer.index]:
                 continue
             if previous is not None:
@@ -101,16 +103,23 @@ def _add_ww_edges(graph: EdgeGraph[Dependency], observations: Observations) -> N
 
 
 def _add_wr_edges(graph: EdgeGraph[Dependency], observations: Observations) -> None:
+    committed = {
+        key: {
+            value: writer.index
+            for value, writer in writers.items()
+            if observations.committed[writer.index]
+        }
+        for key, writers in observations.writer_of.items()
+    }
     for operation in observations.history.completed:
         if operation.result is not OperationResult.OK:
             continue
         sources: dict[int, None] = {}
         for key, polled in operation.polls.items():
-            writers = observations.writer_of.get(key, {})
-            for record in polled:
-                writer = writers.get(record.value)
-                if writer is not None and observations.committed[writer.index]:
-                    sources[writer.index] = None
+            writers = committed.get(key, {})
+            for _, value in polled:
+                if value in writers:
+                    sources[writers[value]] = None
         for source in sources:
             graph.add_edge(source, WR, operation.index)
 
@@ -177,9 +186,9 @@ def _step_text(
     if kind is WR:
         for key, records in before.sends.items():
             sent = {record.value for record in records}
-            for record in after.polls.get(key, ()):
-                if record.value in sent:
-                    return f"{first} sent {record.value!r} to {key}, which {second} polled"
+            for _, value in after.polls.get(key, ()):
+                if value in sent:
+                    return f"{first} sent {value!r} to {key}, which {second} polled"
     return f"{first} sent a record to {_common_key(observations, before, after)} before {second}"
 
 
@@ -195,3 +204,133 @@ def _common_key(observations: Observations, before: ClientOperation, after: Clie
             if index < len(order.values) and not following.isdisjoint(order.values_at(index)):
                 return key
     return "a key"
+
+
+# Cycles -------------------------------------------------------------------------------------------
+
+
+class GraphEdge(NamedTuple, Generic[K]):
+    """An edge of a cycle."""
+
+    source: int
+    kind: K
+    target: int
+
+
+class EdgeGraph(Generic[K]):
+    """A directed graph whose nodes are integers from 0, with several kinds of edges."""
+
+    def __init__(self, nodes: int) -> None:
+        self._edges: dict[K, dict[int, list[int]]] = {}
+        self.nodes = nodes
+
+    def add_node(self) -> int:
+        """Add a node and return its number."""
+        self.nodes += 1
+        return self.nodes - 1
+
+    def add_edge(self, source: int, kind: K, target: int) -> None:
+        """Add an edge; one to the same node is ignored."""
+        if source != target:
+            self._edges.setdefault(kind, {}).setdefault(source, []).append(target)
+
+    def edges_from(self, node: int, kinds: Collection[K]) -> Iterator[tuple[K, int]]:
+        """Iterate over the edges of some kinds that leave a node."""
+        for kind in kinds:
+            for target in self._edges.get(kind, {}).get(node, ()):
+                yield kind, target
+
+    def components(
+        self, kinds: Collection[K], within: Collection[int] | None = None
+    ) -> list[list[int]]:
+        """Return the strongly connected components of more than one node, as they are completed.
+
+        ``within`` are the nodes that are searched, and without it all are, from the lowest on.
+        """
+        edges = [self._edges[kind] for kind in kinds if kind in self._edges]
+        search = _ComponentSearch(self.nodes, edges, within)
+        for root in range(self.nodes) if within is None else within:
+            if not search.number[root]:
+                search.start(root)
+        return search.found
+
+    def shortest_cycle(
+        self, component: Collection[int], kinds: Collection[K]
+    ) -> list[GraphEdge[K]]:
+        """Return a shortest cycle through the lowest node of a component."""
+        start = min(component)
+        within = set(component)
+        came: dict[int, GraphEdge[K]] = {}
+        queue = deque([start])
+        while start not in came:
+            node = queue.popleft()
+            for kind, target in self.edges_from(node, kinds):
+                if target in within and target not in came:
+                    came[target] = GraphEdge(node, kind, target)
+                    queue.append(target)
+        cycle = [came[start]]
+        while cycle[-1].source != start:
+            cycle.append(came[cycle[-1].source])
+        return cycle[::-1]
+
+
+class _ComponentSearch:
+    """Tarjan's algorithm. Each node gets a number when the search reaches it; 0 is none."""
+
+    def __init__(
+        self, nodes: int, edges: list[dict[int, list[int]]], within: Collection[int] | None
+    ) -> None:
+        self.found: list[list[int]] = []
+        self._edges = edges
+        self._done = nodes + 1
+        """The number of nodes whose component is known, and of those that are not searched."""
+        self.number = [0 if within is None else self._done] * nodes
+        for node in within or ():
+            self.number[node] = 0
+        self._low = self.number.copy()
+        """The lowest number that is reached from each node."""
+        self._open: list[int] = []
+        """Nodes whose component is not known yet."""
+        self._last = 0
+
+    def start(self, root: int) -> None:
+        """Find the components of all nodes that are reached from one."""
+        number, low = self.number, self._low
+        path: list[tuple[int, Iterator[int]]] = []
+        node: int | None = root
+        while node is not None:
+            self._last += 1
+            number[node] = low[node] = self._last
+            self._open.append(node)
+            path.append((node, self._targets(node)))
+            node = None
+            while path and node is None:
+                current, targets = path[-1]
+                for target in targets:
+                    if not number[target]:
+                        node = target
+                        break
+                    low[current] = min(low[current], number[target])
+                else:
+                    path.pop()
+                    if path and low[current] < low[path[-1][0]]:
+                        low[path[-1][0]] = low[current]
+                    if low[current] == number[current]:
+                        self._close(current)
+
+    def _targets(self, node: int) -> Iterator[int]:
+        """Iterate over the ends of all edges from a node."""
+        targets: list[int] = []
+        for edges in self._edges:
+            if node in edges:
+                targets += edges[node]
+        return iter(targets)
+
+    def _close(self, first: int) -> None:
+        """Complete the component whose first node this is."""
+        component: list[int] = []
+        while not component or component[-1] != first:
+            component.append(self._open.pop())
+            self.number[component[-1]] = self._done
+        if len(component) > 1:
+            self.found.append(component)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from random import Random
 from typing import Any
 
-from minibroker.lab.checker.history_format import header_line
+from minibroker.lab.checker.history import header_line
 from minibroker.testing.workload import WorkloadGenerator
 
 POLLED_MAX = 5

@@ -11,8 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.lab.checker.checking import check_lines
-from minibroker.lab.checker.report import CheckReport
+from minibroker.lab.checker.checking import CheckReport, check_lines
 from tests.lab.checker.written import header
 
 Line = dict[str, Any]

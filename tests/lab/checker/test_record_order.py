@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from minibroker.lab.checker.history_reader import read_history
+from minibroker.lab.checker.history import read_history
 from minibroker.lab.checker.record_order import Observations
 from tests.lab.checker.written import Line, header, poll, send, txn
 

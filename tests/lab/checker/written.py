@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minibroker.lab.checker.checking import check_lines
-from minibroker.lab.checker.report import CheckReport
+from minibroker.lab.checker.checking import CheckReport, check_lines
 
 Line = dict[str, Any]
 Sends = Sequence[tuple[str, int, int | None]]
