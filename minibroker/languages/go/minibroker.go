@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	startMax = 60 * time.Second
+	startMax = 150 * time.Second // longer than the broker allows itself, so that it reports the reason
 	stopMax  = 15 * time.Second
 	logMax   = 64 * 1024
 )

@@ -9,7 +9,7 @@ export interface StartOptions {
   args?: string[];
   /** The command of minibroker, if it is not to be searched. */
   command?: string[];
-  /** Real milliseconds until the broker must be ready; by default 60000. */
+  /** Real milliseconds until the broker must be ready; by default 150000. */
   timeoutMs?: number;
 }
 

@@ -4,7 +4,7 @@ const { spawn } = require('node:child_process');
 const { Clock, Faults, Journal, Topics } = require('./control.js');
 const { findCommand } = require('./find.js');
 
-const START_MS_MAX = 60_000;
+const START_MS_MAX = 150_000; // Longer than the broker allows itself, so that it reports the reason.
 const STOP_MS_MAX = 15_000;
 const LOG_CHARACTERS_MAX = 65_536;
 

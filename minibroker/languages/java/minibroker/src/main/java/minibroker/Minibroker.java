@@ -28,7 +28,9 @@ import java.util.concurrent.TimeoutException;
  * maps; docs/reference/control-api.md describes their fields.
  */
 public final class Minibroker implements AutoCloseable {
-    private static final Duration START_MAX = Duration.ofSeconds(60);
+    /** Longer than the broker allows itself, so that it reports the reason. */
+    private static final Duration START_MAX = Duration.ofSeconds(150);
+
     private static final Duration STOP_MAX = Duration.ofSeconds(15);
     private static final int LOG_MAX = 64 * 1024;
 
