@@ -1,8 +1,9 @@
-"""What a broker says when it is ready: one line for programs, a few for people.
+"""What a broker says when it is ready or cannot start: one line for programs, a few for people.
 
 Owns the words and the JSON keys, which scripts and the test fixture rely on; it must never know
-how a broker becomes ready, nor print. Invariant: the JSON form is exactly one line, and is valid
-only when clients can connect. Kafka says the same as ``Kafka Server started`` in its log.
+how a broker becomes ready, nor print. Invariant: the JSON form is exactly one line, and that of a
+ready broker is valid only when clients can connect. Kafka says the same as ``Kafka Server started``
+in its log.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from minibroker import __version__
 
 EVENT = "ready"
+ERROR_EVENT = "error"
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
@@ -49,6 +51,11 @@ def as_json(ready: Ready | ProxyReady) -> str:
             "pid": ready.pid,
         }
     )
+
+
+def error_as_json(message: str, exit_status: int) -> str:
+    """One line of JSON for a broker that cannot start: what is wrong, where, and how to fix it."""
+    return json.dumps({"event": ERROR_EVENT, "message": message, "exit_status": exit_status})
 
 
 def proxy_as_text(ready: ProxyReady, upstream: str) -> str:

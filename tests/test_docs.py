@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +18,12 @@ from tests.testing.conftest import PLUGINS_OFF
 
 ROOT = Path(__file__).parent.parent
 Example = Callable[[str], pytest.RunResult]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "minibroker/languages").glob("*/README.md")),
+]
+GUIDE_TO_LANGUAGES = "docs/guides/other-languages.md"
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -135,3 +144,58 @@ def test_every_command_of_the_tutorial_exists() -> None:
 def test_decisions_are_listed() -> None:
     listed = re.findall(r"\]\((\d{4}-[^)]+)\)", (ROOT / "docs/adr/README.md").read_text())
     assert listed == sorted(path.name for path in (ROOT / "docs/adr").glob("[0-9]*.md"))
+
+
+def run_script_of_ci(page: str, folder: Path, minibroker: str) -> subprocess.CompletedProcess[str]:
+    """Run the script with ``npm test`` on a page, and with this script for minibroker."""
+    (script,) = (block for block in blocks(page, "sh") if "npm test" in block)
+    programs = {
+        "minibroker": minibroker,
+        "npm": 'echo "$* with $BOOTSTRAP_SERVERS"',
+        "jq": f"\"{sys.executable}\" -c \"import json; print(json.load(open('$3'))['${{2#.}}'])\"",
+    }
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("page", ["README.md", GUIDE_TO_LANGUAGES])
+def test_script_of_ci_runs_tests_with_a_broker_that_ends_with_it(page: str, tmp_path: Path) -> None:
+    run = run_script_of_ci(page, tmp_path, f'exec "{sys.executable}" -m minibroker "$@"')
+    ready = json.loads((tmp_path / "broker.json").read_text())
+    assert run.stdout == f"test with {ready['bootstrap_servers']}\n", run.stderr
+    assert run.returncode == 0  # And nothing holds its standard error open.
+
+
+@pytest.mark.parametrize("page", ["README.md", GUIDE_TO_LANGUAGES])
+@pytest.mark.parametrize(
+    ("minibroker", "reason"),
+    [
+        (f'exec "{sys.executable}" -m minibroker "$@" --set num.partition=3', "num.partitions?"),
+        ("exit 1", ""),
+    ],
+    ids=["broker that cannot start", "no broker"],
+)
+def test_script_of_ci_fails_without_a_broker(
+    page: str, minibroker: str, reason: str, tmp_path: Path
+) -> None:
+    run = run_script_of_ci(page, tmp_path, minibroker)
+    assert run.returncode != 0
+    assert reason in run.stdout
+    assert "test with" not in run.stdout
+
+
+def test_packages_for_other_languages_show_the_test_of_the_guide() -> None:
+    for folder, language in {"node": "js", "java": "java", "go": "go"}.items():
+        shown = blocks(f"minibroker/languages/{folder}/README.md", language)
+        assert shown == blocks(GUIDE_TO_LANGUAGES, language)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from minibroker.ready import Ready, as_json, as_text, command_name
+from minibroker.ready import Ready, as_json, as_text, command_name, error_as_json
 
 READY = Ready("127.0.0.1:9092", "http://127.0.0.1:40001", "/dev/shm/x", True, 4242)
 
@@ -16,6 +16,16 @@ def test_programs_read_one_line_with_exactly_these_keys() -> None:
         "bootstrap_servers": "127.0.0.1:9092",
         "control_url": "http://127.0.0.1:40001",
         "pid": 4242,
+    }
+
+
+def test_failed_start_is_one_line_with_the_message_and_the_exit_status() -> None:
+    line = error_as_json("invalid settings:\n  num.partition: there is no such setting", 4)
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "event": "error",
+        "message": "invalid settings:\n  num.partition: there is no such setting",
+        "exit_status": 4,
     }
 
 

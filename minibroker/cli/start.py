@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from minibroker.cli.commands import Command, examples
-from minibroker.cli.output import BadConfig, InvalidUsage
+from minibroker.cli.output import BadConfig, CliError, InvalidUsage, emit
+from minibroker.ready import error_as_json
 
 if TYPE_CHECKING:
     from minibroker.broker.settings import Settings
@@ -31,8 +33,42 @@ EXAMPLES = examples(
 and is removed at the end. Stop it with Ctrl-C.""",
 )
 
+JSON = "--json"
 
-@click.command("start", cls=Command, epilog=EXAMPLES)
+
+class StartCommand(Command):
+    """A command that also prints its errors as JSON if its ready line is to be JSON."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        with _errors_printed(JSON in args):
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _errors_printed(ctx.params["json"]):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _errors_printed(as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except click.ClickException as error:
+        if as_json:
+            emit(error_as_json(error.format_message(), error.exit_code))
+        raise
+    except CliError as error:
+        if as_json:
+            emit(error_as_json(str(error), error.exit_code))
+        raise
+
+
+@click.command("start", cls=StartCommand, epilog=EXAMPLES)
 @click.option(
     "--listener",
     "listeners",
@@ -71,7 +107,17 @@ and is removed at the end. Stop it with Ctrl-C.""",
     metavar="HOST:PORT",
     help="Address of the HTTP control API. [default: a free port of 127.0.0.1]",
 )
-@click.option("--json", is_flag=True, help="Print one line of JSON when ready, and nothing else.")
+@click.option(
+    JSON,
+    is_flag=True,
+    help="Print one line of JSON when ready, or why the broker cannot start, and nothing else.",
+)
+@click.option(
+    "--exit-with-parent",
+    is_flag=True,
+    help="Stop when the parent process has ended, even if killed, or when standard input ends, "
+    "if it is a pipe.",
+)
 @click.option(
     "--recover-topics-from-logs",
     is_flag=True,
@@ -85,9 +131,11 @@ def start(
     profile: str,
     control: str | None,
     json: bool,
+    exit_with_parent: bool,
     recover_topics_from_logs: bool,
 ) -> None:
     """Start a broker and run it until it is stopped."""
+    parent_pid = os.getppid() if exit_with_parent else None
     hide_secrets(pairs)
     settings = read_settings(
         listeners=listeners,
@@ -102,10 +150,22 @@ def start(
     # Imported modules live as long as the process; garbage collection need not scan them.
     gc.disable()
     from minibroker import launch
+    from minibroker.runtime.supervisor import Exit
 
     gc.freeze()
     gc.enable()
-    status = launch.start(settings, json_ready=json, rebuild_topics=recover_topics_from_logs)
+
+    def print_failure(message: str) -> None:
+        if json:
+            emit(error_as_json(message, Exit.FAILED))
+
+    status = launch.start(
+        settings,
+        json_ready=json,
+        rebuild_topics=recover_topics_from_logs,
+        parent_pid=parent_pid,
+        on_failed_start=print_failure,
+    )
     raise click.exceptions.Exit(status)
 
 

@@ -15,10 +15,12 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
+from select import PIPE_BUF
 from typing import NamedTuple
 
 import trio
@@ -137,13 +139,46 @@ class Shared(NamedTuple):
     control: socket.socket
     secret: bytes
     rebuild_topics: bool
+    refusals: RoleRefusals
 
 
-def start(settings: Settings, *, json_ready: bool, rebuild_topics: bool = False) -> int:
+class RoleRefusals:
+    """Why roles could not start, from their processes to that of the supervisor."""
+
+    def __init__(self) -> None:
+        self._read_end, self._write_end = os.pipe()
+        for fd in (self._read_end, self._write_end):
+            os.set_blocking(fd, False)
+
+    def report(self, text: str) -> None:
+        """Report the reason of a role that is about to end."""
+        with suppress(BlockingIOError):  # Only the reasons of the start are read.
+            os.write(self._write_end, text.encode()[:PIPE_BUF])
+
+    def read(self) -> str:
+        """Return the reasons of all roles so far, or nothing."""
+        with suppress(BlockingIOError):
+            return os.read(self._read_end, PIPE_BUF).decode(errors="replace")
+        return ""
+
+
+def _ignore(_: str) -> None:
+    """Do nothing with the reason: it is in standard error."""
+
+
+def start(
+    settings: Settings,
+    *,
+    json_ready: bool,
+    rebuild_topics: bool = False,
+    parent_pid: int | None = None,
+    on_failed_start: Callable[[str], None] = _ignore,
+) -> int:
     """Run a broker until it is stopped; returns its exit status (``supervisor.Exit``).
 
-    Prints to standard output when it is ready, and to standard error why it cannot start.
-    ``rebuild_topics`` rebuilds the topics of a lost config store from their logs.
+    Prints to standard output when it is ready, and to standard error why it cannot start; calls
+    ``on_failed_start`` with the same. ``rebuild_topics`` rebuilds the topics of a lost config store
+    from their logs. With ``parent_pid`` the broker also stops when that parent has ended.
     """
     try:
         raise_descriptor_limit()
@@ -155,11 +190,17 @@ def start(settings: Settings, *, json_ready: bool, rebuild_topics: bool = False)
         ) as directories:
             shared = _share(settings, directories, rebuild_topics)
             try:
-                return _supervise(shared, json_ready=json_ready)
+                return _supervise(
+                    shared,
+                    json_ready=json_ready,
+                    parent_pid=parent_pid,
+                    on_failed_start=on_failed_start,
+                )
             finally:
                 shared.transport.close()
     except StartError as error:
         sys.stderr.write(f"minibroker: {error}\n")
+        on_failed_start(str(error))
         return Exit.FAILED
 
 
@@ -215,6 +256,7 @@ def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: b
         control=control,
         secret=broker_secret(directories, SECRET_BYTES),
         rebuild_topics=rebuild_topics,
+        refusals=RoleRefusals(),
     )
 
 
@@ -224,10 +266,19 @@ def _addresses(endpoints: dict[str, tuple[str, int]]) -> str:
     )
 
 
-def _supervise(shared: Shared, *, json_ready: bool) -> int:
+def _supervise(
+    shared: Shared,
+    *,
+    json_ready: bool,
+    parent_pid: int | None,
+    on_failed_start: Callable[[str], None],
+) -> int:
     settings = shared.settings
+    was_ready = False
 
     def print_ready() -> None:
+        nonlocal was_ready
+        was_ready = True
         directories = shared.directories
         ready = Ready(
             bootstrap_servers=_addresses(shared.endpoints),
@@ -239,6 +290,13 @@ def _supervise(shared: Shared, *, json_ready: bool) -> int:
         program = command_name(sys.argv[0], shutil.which("minibroker"))
         print(as_json(ready) if json_ready else as_text(ready, program), flush=True)  # noqa: T201
 
+    def print_event(event: ProcessEvent) -> None:
+        if event.kind in PRINTED_EVENTS:
+            process = f"{event.name} (pid {event.pid})"
+            sys.stderr.write(f"minibroker: {process} {event.kind.value}: {event.text}\n")
+        elif event.kind is ProcessEventKind.GAVE_UP and not was_ready:
+            on_failed_start(shared.refusals.read() or event.text)
+
     log.configure("supervisor", shared.clock.wall_ms)  # each process replaces the name
     for warning in settings.warnings:
         sys.stderr.write(f"minibroker: {warning}\n")
@@ -246,14 +304,9 @@ def _supervise(shared: Shared, *, json_ready: bool) -> int:
         [_spec(shared, plan) for plan in process_plans(settings)],
         stop_groups=stop_groups(settings),
         on_ready=print_ready,
-        on_event=_print_event,
+        on_event=print_event,
+        parent_pid=parent_pid,
     )
-
-
-def _print_event(event: ProcessEvent) -> None:
-    if event.kind in PRINTED_EVENTS:
-        process = f"{event.name} (pid {event.pid})"
-        sys.stderr.write(f"minibroker: {process} {event.kind.value}: {event.text}\n")
 
 
 def _spec(shared: Shared, plan: ProcessPlan) -> ChildSpec:
@@ -266,6 +319,7 @@ def _spec(shared: Shared, plan: ProcessPlan) -> ChildSpec:
             _run_process,
             environments,
             context.lifeline_fd,
+            shared.refusals,
             clock=shared.clock,
             instruments=[environments[0].work_time],
         )
@@ -341,7 +395,9 @@ def _environment(
     )
 
 
-async def _run_process(environments: Sequence[Environment], lifeline: int) -> None:
+async def _run_process(
+    environments: Sequence[Environment], lifeline: int, refusals: RoleRefusals
+) -> None:
     env = environments[0]
     refusal, is_ready = "", _watch_ready(env)
     async with trio.open_nursery() as nursery:
@@ -354,6 +410,7 @@ async def _run_process(environments: Sequence[Environment], lifeline: int) -> No
             refusal = str(refused)
         nursery.cancel_scope.cancel()
     if refusal:
+        refusals.report(refusal)
         raise SystemExit(refusal)  # printed without a traceback, because it is not a bug
 
 

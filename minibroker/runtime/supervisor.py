@@ -13,6 +13,7 @@ import gc
 import os
 import select
 import signal
+import stat
 import sys
 import threading
 import time
@@ -38,6 +39,10 @@ busy cores: a killed role cannot finish its work.
 """
 KILL_SECONDS_MAX: Final = 5.0
 """How long to wait for the end of a killed process, which can hang in the kernel."""
+PARENT_SECONDS: Final = 0.5
+"""How often to check whether the parent has ended, which no system reports in the same way."""
+_STDIN: Final = 0
+_STDIN_BYTES: Final = 65536
 
 
 class Exit(enum.IntEnum):
@@ -103,6 +108,7 @@ def supervise(
     drain_seconds: float = DRAIN_SECONDS,
     start_seconds: float = START_SECONDS_MAX,
     restart_policy: RestartPolicy | None = None,
+    parent_pid: int | None = None,
 ) -> int:
     """Run `children` until a SIGTERM, SIGINT or SIGHUP; return an `Exit`.
 
@@ -115,6 +121,10 @@ def supervise(
     that are alive after `drain_seconds` are killed. Further signals are ignored: some tools send
     them twice. A signal that the caller ignores (`nohup`) stays ignored. Must be called in the main
     thread of a process without other threads.
+
+    With `parent_pid`, the end of that parent stops all roles like a signal, and so does the end of
+    standard input if it is a pipe: it reports also the end of a process that holds the other end
+    and started this one through another program.
     """
     names = [spec.name for spec in children]
     unknown = {name for group in stop_groups for name in group} - set(names)
@@ -128,6 +138,7 @@ def supervise(
         on_event=on_event,
         drain_seconds=drain_seconds,
         policy=restart_policy or RestartPolicy(),
+        parent_pid=parent_pid,
     )
     try:
         # Parent and children share the pages of objects that are not written to. The garbage
@@ -151,6 +162,7 @@ class _Supervisor:
         on_event: Callable[[ProcessEvent], None],
         drain_seconds: float,
         policy: RestartPolicy,
+        parent_pid: int | None,
     ) -> None:
         self._table = RoleTable([spec.name for spec in children])
         self._roles = [_Role(index, spec, policy) for index, spec in enumerate(children)]
@@ -163,6 +175,7 @@ class _Supervisor:
         self._on_ready = on_ready
         self._on_event = on_event
         self._drain_seconds = drain_seconds
+        self._parent_pid = parent_pid
         self._phase = _Phase.STARTING
         self._exit = Exit.CLEAN
         self._next_group_at = 0.0
@@ -184,12 +197,19 @@ class _Supervisor:
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         poll.register(self._ready_read, select.POLLIN)
+        if self._parent_pid is not None and sys.__stdin__ is not None and _is_pipe(_STDIN):
+            poll.register(_STDIN, select.POLLIN)
         for role in self._roles:
             self._start(role)
         while not self._is_finished(time.monotonic()):
-            poll.poll(self._timeout_ms(time.monotonic(), start_deadline))
+            readable = poll.poll(self._timeout_ms(time.monotonic(), start_deadline))
             now = time.monotonic()
             self._read_signals(now)
+            if any(fd == _STDIN for fd, _ in readable) and not _read_input():
+                poll.unregister(_STDIN)
+                self._stop(now, Exit.CLEAN, "end of standard input")
+            if self._parent_pid not in (None, os.getppid()):
+                self._stop(now, Exit.CLEAN, "end of the parent process")
             self._reap(now)
             self._read_ready()
             self._apply_deadlines(now, start_deadline)
@@ -362,6 +382,8 @@ class _Supervisor:
         due = [role.restart_at for role in self._roles if role.restart_at is not None]
         if self._phase is _Phase.STARTING:
             due.append(start_deadline)
+        if self._parent_pid is not None:
+            due.append(time.monotonic() + PARENT_SECONDS)
         if self._phase is _Phase.STOPPING:
             due = [self._kill_at if now < self._kill_at else self._kill_at + KILL_SECONDS_MAX]
             if self._groups:
@@ -383,6 +405,20 @@ class _Supervisor:
 
 def _ignore_signal(number: int, frame: object) -> None:
     """Do nothing: the wake-up descriptor is only written if there is a Python handler."""
+
+
+def _is_pipe(fd: int) -> bool:
+    """Whether a descriptor is a pipe; that of some languages is a socket."""
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def _read_input() -> bytes:
+    """Read what standard input has; nothing is its end."""
+    try:
+        return os.read(_STDIN, _STDIN_BYTES)
+    except OSError:  # The other end of a socket was killed with bytes that it had not read.
+        return b""
 
 
 def _flush() -> None:

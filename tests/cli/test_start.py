@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -144,3 +145,73 @@ with socket.create_server(("127.0.0.1", 0)) as taken:
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "loading False\nended True True True\n", run.stderr
+
+
+START = [sys.executable, "-m", "minibroker", "start", "--json"]
+FREE_PORT = ["--listener", "PLAINTEXT://127.0.0.1:0"]
+PATIENCE_S = 120
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--retention", "1"], 2, "No such option '--retention'"),
+        (["--config", "nowhere"], 2, "--config nowhere: there is no such file"),
+        (["--set", "num.partition=3"], 4, "did you mean num.partitions?"),
+        (["--listener", "PLAINTEXT://198.51.100.1:0"], 1, "choose one of its own, or 0.0.0.0"),
+        (
+            [
+                *("--set", "zookeeper.connect=127.0.0.1:1"),
+                *("--set", "zookeeper.connection.timeout.ms=1"),
+                *FREE_PORT,
+            ],
+            1,
+            "check that it is running, and check zookeeper.connect",
+        ),
+    ],
+    ids=["option", "file", "setting", "address", "role"],
+)
+def test_broker_that_cannot_start_prints_one_line_of_json(
+    arguments: list[str], status: int, message: str
+) -> None:
+    ended = subprocess.run(
+        [*START, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    (line,) = ended.stdout.splitlines()
+    error = json.loads(line)
+    assert (error["event"], error["exit_status"], ended.returncode) == ("error", status, status)
+    assert message in error["message"]
+    assert message in ended.stderr
+
+
+def test_broker_that_cannot_start_prints_no_json_unless_requested() -> None:
+    ended = subprocess.run(
+        [*(word for word in START if word != "--json"), "--set", "num.partition=3"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert (ended.stdout, ended.returncode) == ("", 4)
+
+
+def test_exit_with_parent_stops_the_broker_when_its_parent_is_killed() -> None:
+    program = f"import subprocess; subprocess.run({[*START, *FREE_PORT, '--exit-with-parent']})"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        assert json.loads(parent.stdout.readline())["event"] == "ready"
+        parent.kill()
+        assert parent.stdout.read() == b""  # All processes of the broker have ended.
+
+
+def test_exit_with_parent_stops_the_broker_when_its_standard_input_is_closed() -> None:
+    with subprocess.Popen(
+        [*START, *FREE_PORT, "--exit-with-parent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as broker:
+        assert broker.stdin is not None
+        assert broker.stdout is not None
+        assert json.loads(broker.stdout.readline())["event"] == "ready"
+        broker.stdin.close()
+        assert broker.wait(PATIENCE_S) == 0

@@ -273,6 +273,66 @@ def test_failing_callback_leaves_no_process_behind(run_supervised: Run) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
+def test_end_of_a_pipe_at_standard_input_stops_all_roles(run_supervised: Run) -> None:
+    supervised = run_supervised("""
+        reading, writing = os.pipe()
+        os.write(writing, b"what a parent sends is ignored")
+        os.dup2(reading, 0)
+        options["parent_pid"] = os.getppid()
+
+        def main(life):
+            os.close(writing)
+            serve(life)
+
+        def report(event, send=report):
+            send(event)
+            if event.kind.value == "ready":
+                os.close(writing)
+
+        children = [ChildSpec("a", main)]
+    """)
+    assert supervised.until("stopping")["text"] == "end of standard input"
+    assert supervised.end()[0] == Exit.CLEAN
+
+
+@pytest.mark.parametrize(
+    ("parent_pid", "standard_input"),
+    [
+        ("None", "reading"),
+        ("os.getppid()", "os.open(os.devnull, os.O_RDONLY)"),
+    ],
+    ids=["ended pipe without parent", "no pipe"],
+)
+def test_other_standard_input_stops_nothing(
+    run_supervised: Run, parent_pid: str, standard_input: str
+) -> None:
+    supervised = run_supervised(f"""
+        reading, writing = os.pipe()
+        os.close(writing)
+        os.dup2({standard_input}, 0)
+        options["parent_pid"] = {parent_pid}
+        children = [ChildSpec("a", serve)]
+    """)
+    supervised.until("all ready")
+    os.kill(supervised.process.pid, signal.SIGTERM)
+    assert supervised.until("stopping")["text"] == "SIGTERM"
+    assert supervised.end()[0] == Exit.CLEAN
+
+
+def test_end_of_the_parent_stops_all_roles(run_supervised: Run) -> None:
+    supervised = run_supervised("""
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        options["parent_pid"] = os.getpid()
+        if os.fork():
+            signal.pause()
+        children = [ChildSpec("a", serve)]
+    """)
+    supervised.until("all ready")
+    supervised.process.kill()
+    assert supervised.until("stopping")["text"] == "end of the parent process"
+    assert ("left", "a") in supervised.end()[1]
+
+
 def test_ignored_sighup_stays_ignored(run_supervised: Run) -> None:
     supervised = run_supervised("""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

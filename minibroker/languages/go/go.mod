@@ -1,0 +1,3 @@
+module example.org/minibroker
+
+go 1.21

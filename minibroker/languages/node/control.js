@@ -1,0 +1,122 @@
+'use strict';
+
+class Topics {
+  constructor(broker) {
+    this.broker = broker;
+  }
+
+  create(name, { partitions = 1, configs } = {}) {
+    return this.broker.call('POST', ['topics'], { name, partitions, configs });
+  }
+
+  async delete(name) {
+    await this.broker.call('DELETE', ['topics', name]);
+  }
+
+  get(name) {
+    return this.broker.call('GET', ['topics', name]);
+  }
+
+  async list() {
+    return (await this.broker.call('GET', ['topics'])).topics;
+  }
+}
+
+class Faults {
+  constructor(broker) {
+    this.broker = broker;
+  }
+
+  async add(rule) {
+    return new Fault(this.broker, await this.broker.call('POST', ['faults'], rule));
+  }
+
+  async list() {
+    return (await this.broker.call('GET', ['faults'])).faults;
+  }
+
+  async clear() {
+    await this.broker.call('DELETE', ['faults']);
+  }
+}
+
+class Fault {
+  constructor(broker, view) {
+    this.broker = broker;
+    this.id = view.id;
+    this.rule = view.rule;
+  }
+
+  view() {
+    return this.broker.call('GET', ['faults', this.id]);
+  }
+
+  wait(hits = 1, timeoutMs = 10_000) {
+    return this.broker.call('GET', ['faults', this.id, 'wait'], undefined, { hits, timeout_ms: timeoutMs });
+  }
+
+  async release() {
+    return (await this.broker.call('POST', ['faults', this.id, 'release'])).released;
+  }
+
+  async remove() {
+    await this.broker.call('DELETE', ['faults', this.id]);
+  }
+}
+
+class Clock {
+  constructor(broker) {
+    this.broker = broker;
+  }
+
+  get() {
+    return this.broker.call('GET', ['clock']);
+  }
+
+  advance(ms) {
+    return this.broker.call('POST', ['clock'], { advance_ms: ms });
+  }
+
+  freeze(frozen = true) {
+    return this.broker.call('POST', ['clock'], { freeze: frozen });
+  }
+}
+
+class Journal {
+  #after = 0;
+
+  constructor(broker) {
+    this.broker = broker;
+  }
+
+  async start() {
+    this.#after = (await this.broker.call('POST', ['journal'], { enabled: true })).last;
+  }
+
+  async stop() {
+    await this.broker.call('POST', ['journal'], { enabled: false });
+  }
+
+  async entries(conditions = {}) {
+    const found = [];
+    for (let after = this.#after; ; after = found.at(-1).sequence) {
+      const page = await this.broker.call('GET', ['journal'], undefined, { ...conditions, after, limit: 1000 });
+      found.push(...page.entries);
+      if (!page.has_more) return found;
+    }
+  }
+
+  async waitFor(conditions = {}, timeoutMs = 10_000) {
+    const deadline = Date.now() + timeoutMs;
+    for (let after = this.#after; ; ) {
+      const wait_ms = Math.max(deadline - Date.now(), 0);
+      const query = { ...conditions, after, wait_ms, limit: 1 };
+      const [entry] = (await this.broker.call('GET', ['journal'], undefined, query)).entries;
+      if (!entry) throw new Error(`no entry with ${JSON.stringify(conditions)} within ${timeoutMs} ms`);
+      if (entry.kind !== 'lost' || conditions.kind === 'lost') return entry;
+      after = entry.sequence;
+    }
+  }
+}
+
+module.exports = { Topics, Faults, Clock, Journal };
