@@ -28,7 +28,7 @@ EXAMPLES = examples(
     "minibroker start --listener PLAINTEXT://127.0.0.1:0 --json",
     "minibroker start --data-dir ./data --config server.properties",
     "minibroker start --set num.partitions=3 --set log.retention.ms=60000",
-    "minibroker start --listener INSIDE://127.0.0.1:9092 --listener OUTSIDE://0.0.0.0:9192",
+    "minibroker start --listener SSL://127.0.0.1:9093 --config tls.properties",
     after="""Without --data-dir the data is in memory-backed storage where the system has it,
 and is removed at the end. Stop it with Ctrl-C.""",
 )

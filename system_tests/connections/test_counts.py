@@ -27,6 +27,7 @@ from system_tests.harness.control import kill_process
 pytestmark = pytest.mark.minibroker
 
 TWO_LISTENERS = "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0"
+EXTERNAL_IS_PLAINTEXT = "listener.security.protocol.map=EXTERNAL:PLAINTEXT"
 BROKER, SET = 4, 0
 
 
@@ -116,7 +117,7 @@ def test_at_the_limit_the_next_one_is_connected_but_not_served(
 
 def test_inter_broker_connection_evicts_least_recently_used(limited: Limited, dial: Dial) -> None:
     own = "listener.name.plaintext.max.connections=2"
-    broker = limited("max.connections=4", own, listener=TWO_LISTENERS)
+    broker = limited("max.connections=4", own, EXTERNAL_IS_PLAINTEXT, listener=TWO_LISTENERS)
     clients = dial(listener_address(broker, "EXTERNAL"), 4, "127.0.0.2")
     use_in_turn(broker, [*clients, clients[0]])
     internal = listener_address(broker, "PLAINTEXT")

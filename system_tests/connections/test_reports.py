@@ -18,7 +18,7 @@ import pytest
 
 from system_tests.connections.conftest import Dial, Limited
 from system_tests.connections.dialling import listener_address, set_ip_rate, wait_counted
-from system_tests.connections.test_counts import TWO_LISTENERS, alter
+from system_tests.connections.test_counts import EXTERNAL_IS_PLAINTEXT, TWO_LISTENERS, alter
 from system_tests.connections.test_storm import storm
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, processes, wait_ready
@@ -167,7 +167,7 @@ def test_least_recently_used_connection_that_is_closed_names_the_limit(
 
 def test_waiting_listener_reports_reached_limit(limited: Limited, dial: Dial) -> None:
     own = "listener.name.external.max.connections"
-    broker = limited(f"{own}=1", listener=TWO_LISTENERS)
+    broker = limited(f"{own}=1", EXTERNAL_IS_PLAINTEXT, listener=TWO_LISTENERS)
     external = listener_address(broker, "EXTERNAL")
     first, second = dial(external, 2)
     assert first.answered()

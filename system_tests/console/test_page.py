@@ -32,6 +32,7 @@ def test_listeners_queues_and_processors_are_drawn(limited: Limited, open_page: 
         "max.connections=100",
         "num.network.threads=3",
         "listener.name.external.max.connections=40",
+        "listener.security.protocol.map=EXTERNAL:PLAINTEXT",
         listener="PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0",
     )
     page = open_page(broker)

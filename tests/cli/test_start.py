@@ -34,7 +34,11 @@ def test_start_options_override_pairs_and_pairs_override_the_file(tmp_path: Path
     file.write_text("listeners=PLAINTEXT://:1\nnum.partitions=3\nnum.io.threads=4\n")
     settings = read(
         config=file,
-        pairs=["num.io.threads=5", "listeners=PLAINTEXT://:2"],
+        pairs=[
+            "num.io.threads=5",
+            "listeners=PLAINTEXT://:2",
+            "listener.security.protocol.map=OTHER:PLAINTEXT",
+        ],
         listeners=["PLAINTEXT://127.0.0.1:0", "OTHER://127.0.0.1:9192"],
     )
     assert settings[NUM_PARTITIONS] == 3

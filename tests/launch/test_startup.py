@@ -194,7 +194,10 @@ def bind_one(text: str, *pairs: str) -> socket.socket:
 
 
 def test_each_listener_gets_a_socket(bound: list[socket.socket]) -> None:
-    made = bind_all("PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0")
+    made = bind_all(
+        "PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0",
+        "listener.security.protocol.map=OTHER:PLAINTEXT",
+    )
     bound.extend(sock for (sock,) in made.values())
     assert list(made) == ["PLAINTEXT", "OTHER"]
     for (sock,) in made.values():

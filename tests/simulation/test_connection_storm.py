@@ -38,7 +38,11 @@ RUNS = 2
 STORM_S = 30
 HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
 PLAINTEXT, EXTERNAL = "PLAINTEXT", "EXTERNAL"
-LISTENERS = ("listeners=PLAINTEXT://:9092,EXTERNAL://:9093", "inter.broker.listener.name=PLAINTEXT")
+LISTENERS = (
+    "listeners=PLAINTEXT://:9092,EXTERNAL://:9093",
+    "listener.security.protocol.map=EXTERNAL:PLAINTEXT",
+    "inter.broker.listener.name=PLAINTEXT",
+)
 ADMIN = "10.9.9.9"
 PATIENCE_S = 5.0
 CALM_S = 90.0

@@ -97,7 +97,7 @@ ADVERTISED_LISTENERS = Setting("advertised.listeners", optional(LISTENERS_TYPE),
     doc="The addresses that clients use to connect, if they differ from `listeners`. Port 0 means "
     "the actual port of the listener, and an empty host the hostname.")
 LISTENER_SECURITY_PROTOCOL_MAP = Setting("listener.security.protocol.map", PROTOCOL_MAP_TYPE, (),
-    default_text="names that are not a protocol use PLAINTEXT",
+    default_text="each protocol's own name",
     doc="The security protocol of each listener name, as NAME:PROTOCOL pairs. The protocols are "
     f"{', '.join(SECURITY_PROTOCOLS)}.")
 CONTROLLER_LISTENER_NAMES = Setting("controller.listener.names", LIST, (),

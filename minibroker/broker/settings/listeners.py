@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from minibroker.broker.settings.names import similar_names
 from minibroker.broker.settings.types import (
     BadValueError,
     HostPort,
@@ -118,8 +119,8 @@ def listener_problems(
 ) -> list[tuple[str, str]]:
     """Check the three settings against each other: (setting name, problem) pairs.
 
-    ``protocols`` is the configured map.  If it is empty, a listener name that
-    is not a security protocol uses PLAINTEXT, as KRaft does for controller listeners.
+    ``protocols`` is the configured map. A listener that is not in it must have the name of a
+    security protocol.
     """
     without_protocol = [_protocol_problem(listener, protocols) for listener in listeners]
     found = [("listeners", problem) for problem in without_protocol if problem]
@@ -143,7 +144,10 @@ def listener_problems(
 
 
 def security_protocol(name: str, protocols: Mapping[str, str]) -> str:
-    """Return the security protocol of a listener; ``protocols`` as above."""
+    """Return the security protocol of a listener; ``protocols`` as above.
+
+    PLAINTEXT for a listener without one, which `listener_problems` rejects.
+    """
     return protocols.get(name) or (name if name in SECURITY_PROTOCOLS else "PLAINTEXT")
 
 
@@ -158,9 +162,16 @@ def has_tls(protocol: str) -> bool:
 
 
 def _protocol_problem(listener: Listener, protocols: Mapping[str, str]) -> str | None:
-    if protocols and listener.name not in (*protocols, *SECURITY_PROTOCOLS):
-        return f"has {listener}, but listener.security.protocol.map gives it no protocol"
-    return None
+    name = listener.name
+    if name in protocols or name in SECURITY_PROTOCOLS:
+        return None
+    nearest = similar_names(name, SECURITY_PROTOCOLS, count_max=1, similarity_min=0.6)
+    advice = f"did you mean {nearest[0]}? Otherwise set" if nearest else "set"
+    others = "".join(f"{other}:{protocol}," for other, protocol in protocols.items())
+    return (
+        f"has {listener}, but no security protocol is named {name}: {advice} "
+        f"listener.security.protocol.map={others}{name}:PLAINTEXT"
+    )
 
 
 def advertised_endpoints(

@@ -24,10 +24,11 @@ from minibroker.broker.settings import Settings
 
 LISTENERS = ["PLAINTEXT", "INTERNAL"]
 TWO = "listeners=PLAINTEXT://:9092,INTERNAL://:9093"
+MAP = "listener.security.protocol.map=INTERNAL:PLAINTEXT"
 
 
 def made(*pairs: str) -> Settings:
-    return Settings.from_sources(pairs=[TWO, *pairs])
+    return Settings.from_sources(pairs=[TWO, MAP, *pairs])
 
 
 def find(host: str) -> list[str]:
@@ -109,6 +110,7 @@ def test_redpanda_limits_normalize_addresses() -> None:
 OWN = Settings.from_sources(
     pairs=[
         "listeners=INSIDE://:9092,OUTSIDE://:9093",
+        "listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
         "listener.name.outside.max.connections=5",
         "listener.name.outside.max.connection.creation.rate=6",
     ]

@@ -53,7 +53,10 @@ from minibroker.runtime.stream import MemoryStream, StreamClosed
 from tests.broker.process.conftest import MakeEnvironment
 
 PLAINTEXT, EXTERNAL = "PLAINTEXT", "EXTERNAL"
-TWO = "listeners=PLAINTEXT://:9092,EXTERNAL://:9093"
+TWO = (
+    "listeners=PLAINTEXT://:9092,EXTERNAL://:9093",
+    "listener.security.protocol.map=EXTERNAL:PLAINTEXT",
+)
 IP_RATE = "connection_creation_rate"
 
 
@@ -257,7 +260,7 @@ async def test_redpandas_limit_drops_where_kafkas_would_wait(make_env: MakeEnvir
         "max.connections=1",
         "kafka_connections_max=2",
         "kafka_connections_max_per_ip=1",
-        TWO,
+        *TWO,
         "inter.broker.listener.name=EXTERNAL",
     ) as at:
         await at.processor()
@@ -289,7 +292,7 @@ async def test_inter_broker_connection_evicts_least_recently_used(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     own = "listener.name.plaintext.max.connections=2"
-    async with open_quotas(make_env, "max.connections=4", TWO, own, processors=2) as at:
+    async with open_quotas(make_env, "max.connections=4", *TWO, own, processors=2) as at:
         for _ in range(2):
             await at.processor()
         await at.connect(4, listener=EXTERNAL)
@@ -359,7 +362,7 @@ async def test_processor_dying_during_collection_does_not_block_it(
 async def test_all_listeners_that_wait_for_a_processor_get_slots(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with open_quotas(make_env, TWO) as at:
+    async with open_quotas(make_env, *TWO) as at:
         handoff = await at.env.transport.listen_handoff(handoff_name(0)).accept()
         await handoff.send(ProcessorConnections((), more=False))
         await at.connect(SLOTS + 1)

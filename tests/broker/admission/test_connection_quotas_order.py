@@ -170,7 +170,7 @@ async def test_excess_connection_is_closed_once_its_processor_has_it(
     make_env: MakeEnvironment,
 ) -> None:
     own = "listener.name.plaintext.max.connections=2"
-    async with open_quotas(make_env, "max.connections=1", TWO, own) as at:
+    async with open_quotas(make_env, "max.connections=1", *TWO, own) as at:
         handoff = await at.env.transport.listen_handoff(handoff_name(0)).accept()
         await handoff.send(ProcessorConnections((), more=False))
         await at.connect(1, listener=EXTERNAL)
@@ -211,7 +211,7 @@ async def test_raised_rate_does_not_shorten_a_wait(
 async def test_delayed_inter_broker_connection_is_not_in_the_broker_rate(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with open_quotas(make_env, TWO, TWO_SAMPLES) as at:
+    async with open_quotas(make_env, *TWO, TWO_SAMPLES) as at:
         await at.processor()
         await at.configure("ips", "10.0.0.1", {IP_RATE: "1"})
         await at.connect(2, "10.0.0.2", EXTERNAL)

@@ -32,6 +32,7 @@ from minibroker.broker.settings.dynamic import (
 
 STATIC = Settings.from_sources(pairs=["message.max.bytes=300", "node.id=7"])
 INTERNAL = "listener.name.internal.max.connections"
+MAP = "listener.security.protocol.map=INTERNAL:PLAINTEXT"
 
 
 def changed(own: dict[str, str] | None = None, default: dict[str, str] | None = None) -> Settings:
@@ -64,7 +65,7 @@ def test_listener_value_overrides_broker_value() -> None:
 
 
 def test_listener_value_may_be_static() -> None:
-    settings = Settings.from_sources(pairs=["listeners=INTERNAL://:9092", f"{INTERNAL}=3"])
+    settings = Settings.from_sources(pairs=["listeners=INTERNAL://:9092", MAP, f"{INTERNAL}=3"])
     assert not settings.warnings
     assert settings.at_listener("Internal", MAX_CONNECTIONS) == 3
     assert settings.text(INTERNAL) == "3"

@@ -66,31 +66,51 @@ def problems(
     return listener_problems(parse_listeners(listeners), parsed, protocols or {})
 
 
-def test_listener_name_that_is_not_a_protocol_uses_plaintext() -> None:
-    assert problems("INNER://h:1,PLAINTEXT://h:2") == []
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_SSL"])
+def test_listener_has_the_protocol_of_its_name_or_of_the_map(protocol: str) -> None:
+    assert problems(f"{protocol}://h:1") == []
+    assert problems("INNER://h:1", protocols={"INNER": protocol}) == []
+    assert problems(f"INNER://h:1,{protocol}://h:2", protocols={"INNER": "SSL"}) == []
 
 
-def test_listener_missing_in_protocol_map_is_rejected() -> None:
-    assert problems("INNER://h:1", protocols={"INNER": "PLAINTEXT"}) == []
-    [(name, text)] = problems("INNER://h:1", protocols={"OTHER": "PLAINTEXT"})
+@pytest.mark.parametrize(
+    ("listener", "protocols", "advice"),
+    [
+        ("INNER://h:1", {}, "set listener.security.protocol.map=INNER:PLAINTEXT"),
+        (
+            "INNER://h:1",
+            {"OTHER": "SSL"},
+            "set listener.security.protocol.map=OTHER:SSL,INNER:PLAINTEXT",
+        ),
+        (
+            "SLL://h:1",
+            {},
+            "did you mean SSL? Otherwise set listener.security.protocol.map=SLL:PLAINTEXT",
+        ),
+    ],
+)
+def test_listener_without_protocol_is_rejected_as_by_kafka(
+    listener: str, protocols: dict[str, str], advice: str
+) -> None:
+    [(name, text)] = problems(listener, protocols=protocols)
     assert name == "listeners"
-    assert "gives it no protocol" in text
-    assert problems("INNER://h:1", protocols={"INNER": "SASL_SSL"}) == []
+    protocol = listener.partition(":")[0]
+    assert text == f"has {listener}, but no security protocol is named {protocol}: {advice}"
 
 
 def test_wildcard_listener_without_advertised_address_is_rejected() -> None:
-    [(name, text)] = problems("A://0.0.0.0:9092")
+    [(name, text)] = problems("SSL://0.0.0.0:9092")
     assert name == "listeners"
-    assert "set advertised.listeners=A://<host that clients reach>:9092" in text
-    assert problems("A://0.0.0.0:9092", "A://box:9092") == []
-    [(name, _)] = problems("A://h:9092", "A://0.0.0.0:9092")
+    assert "set advertised.listeners=SSL://<host that clients reach>:9092" in text
+    assert problems("SSL://0.0.0.0:9092", "SSL://box:9092") == []
+    [(name, _)] = problems("SSL://h:9092", "SSL://0.0.0.0:9092")
     assert name == "advertised.listeners"
 
 
 def test_advertised_listener_without_listener_is_rejected() -> None:
-    [(name, text)] = problems("A://h:9092", "A://h:1,B://h:9")
+    [(name, text)] = problems("SSL://h:9092", "SSL://h:1,B://h:9")
     assert name == "advertised.listeners"
-    assert text == "names B; listeners has A"
+    assert text == "names B; listeners has SSL"
 
 
 def test_controller_listeners_alone_are_rejected() -> None:

@@ -83,12 +83,12 @@ def test_kafka_4_server_properties_open_only_the_client_listener(properties: Pat
 
 
 def test_setting_of_unknown_listener_is_a_warning() -> None:
-    pairs = ["listeners=INSIDE://:9092", "listener.name.inside.max.connections=1"]
-    pairs += ["listener.name.INSIDE.max.connections=2", "listener.name.gone.max.connections=3"]
+    pairs = ["listeners=PLAINTEXT://:9092", "listener.name.plaintext.max.connections=1"]
+    pairs += ["listener.name.PLAINTEXT.max.connections=2", "listener.name.gone.max.connections=3"]
     [warning] = Settings.from_sources(pairs=pairs).warnings
     assert warning.startswith(
         "settings of unknown listeners have no effect: "
-        "listener.name.INSIDE.max.connections, listener.name.gone.max.connections (write"
+        "listener.name.PLAINTEXT.max.connections, listener.name.gone.max.connections (write"
     )
 
 

@@ -49,6 +49,7 @@ from tests.lab.control.running_broker import At
 SETTINGS = Settings.from_sources(
     pairs=[
         "listeners=INSIDE://:9092,OUTSIDE://:9093",
+        "listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
         "inter.broker.listener.name=INSIDE",
         "max.connections=40",
         "listener.name.outside.max.connections=30",
