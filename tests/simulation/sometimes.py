@@ -76,7 +76,7 @@ def _start(arguments: tuple[Any, ...], _: Any) -> Iterator[str]:
 
 def _decide(arguments: tuple[Any, ...], fired: Any) -> Iterator[str]:
     for each in fired:
-        active = arguments[0].find(each.rule_id).active
+        active = arguments[0].book.find(each.rule_id).active
         yield f"fault {active.rule.action.name}"
         yield f"fault {active.rule.action.name} {active.place}"
 
