@@ -171,7 +171,7 @@ class Verification:
         self.asked.append((session, support))
         if self.error is not None:
             return Verified({}, dict.fromkeys(sequences, self.error))
-        partition = scope.groups._manager.offsets_log("g")._partition
+        partition = scope.groups._manager.log_of("g")._partition
         guard = partition.begin_verification(
             session.producer_id, session.producer_epoch, -1, adds=False, now_ms=1
         )
@@ -220,7 +220,7 @@ async def fetched(apis: Any, *, stable: bool = True, all_topics: bool = False) -
 
 def end(apis: Any, *, committed: bool) -> None:
     groups = apis.workers[group_owner("g", 50, 2)].groups
-    partition = groups._manager.offsets_log("g")._partition
+    partition = groups._manager.log_of("g")._partition
     marker = EndTransactionMarker(committed, coordinator_epoch=0)
 
     def append() -> None:

@@ -52,7 +52,7 @@ async def unloaded(group_apis: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def fail(partition: int) -> Any:
         raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, f"partition {partition} cannot be opened")
 
-    monkeypatch.setattr(worker.groups._manager, "_open_partition", fail)
+    monkeypatch.setattr(worker.groups._manager, "_open_log", fail)
     worker.groups.load(range(50))
     group_apis.other = other
     return group_apis

@@ -281,7 +281,7 @@ async def test_handlers_get_what_comes_with_the_registration_and_their_requests(
         rpc.close()
         controller.welcome = welcome(0, epoch=2)
         await controller.meet()
-        await client.wait_image()
+        await wait_all_tasks_blocked()
         assert registered[1:] == [()]
 
     await with_controller(client._env, client, play)
