@@ -178,7 +178,10 @@ def _first_line(process: subprocess.Popen[bytes], output: IO[bytes]) -> dict[str
     ready: dict[str, str] = json.loads(line.splitlines()[0])
     if ready.get("event") != "ready":
         process.kill()
-        raise StartFailed(f"expected the ready event, got {line!r}")
+        raise StartFailed(
+            f"minibroker was not ready (status {process.wait()}) and printed:\n"
+            f"{line.decode(errors='replace')}{_content(output)}"
+        )
     return ready
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from minibroker.broker.personas.persona import ALL, DELAYED, MUTED, NONE, OWN
-from minibroker.broker.settings import BROKER_SETTINGS
+from minibroker.broker.settings import Settings
 from minibroker_protocol.compiler import decode
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.headers import decode_response_header
@@ -198,9 +198,8 @@ def ask_defaults(
     """Defaults that differ from those of the newest Kafka."""
     describe = _described if versions[ApiKey.DESCRIBE_CONFIGS][1] >= 1 else _described_in_version_0
     values = describe(client, str(node_id))
-    newest = {
-        name: BROKER_SETTINGS[name].render(BROKER_SETTINGS[name].kafka_default) for name in DEFAULTS
-    }
+    settings = Settings.from_sources(profile="kafka")
+    newest = {name: settings.text(name) for name in DEFAULTS}
     return {
         name: values[name] for name in DEFAULTS if values.get(name, newest[name]) != newest[name]
     }

@@ -668,34 +668,35 @@ async def test_waiting_fetch_of_a_closed_session_gives_way_to_a_live_one(
     log_apis: Any, client: SessionClient, fetch: Fetch, append: Append, autojump_clock: MockClock
 ) -> None:
     """A worker keeps only the sessions in slots; these two would displace one another for ever."""
-    advanced = 0
+    waits = 0
     for worker in log_apis.workers.values():
-        watches = worker.fetch_watches
-        watches._watches_max = 1
+        worker.fetch_watches._watches_max = 1
 
-        def advance(part: SessionPart, apply: Any = watches.advance) -> Any:
-            nonlocal advanced
-            advanced += 1
-            assert advanced < 100
-            return apply(part)
+        async def wait(
+            session_id: int, deadline: float, go_on: Any = worker.wait_fetch_watch
+        ) -> None:
+            nonlocal waits
+            waits += 1
+            assert waits < 100
+            await go_on(session_id, deadline)
 
-        watches.advance = advance
+        worker.wait_fetch_watch = wait
     await fetch(client)
     other = SessionClient(client.ids)
     other.offsets = dict(client.offsets)
     found: list[Any] = []
 
-    async def wait(waiting: SessionClient) -> None:
+    async def fetch_waiting(waiting: SessionClient) -> None:
         partitions = await fetch(waiting, max_wait_ms=9000, min_bytes=1)
         found.append((waiting, list(partitions), trio.current_time()))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait, client)
+        nursery.start_soon(fetch_waiting, client)
         await trio.sleep(1)
         request = other.request()
         request.session_id = client.session_id  # Closes that session, and starts another one.
         other.receive(await log_apis.ask(API, request, 18))
-        nursery.start_soon(wait, other)
+        nursery.start_soon(fetch_waiting, other)
         await trio.sleep(1)
         await append("t", 1)
     assert found == [(client, [], 1), (other, [("t", 1)], 2)]
