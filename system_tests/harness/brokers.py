@@ -168,21 +168,17 @@ def _first_line(process: subprocess.Popen[bytes], output: IO[bytes]) -> dict[str
         readable, _, _ = select.select([process.stdout], [], [], max(left, 0))
         piece = os.read(process.stdout.fileno(), 65536) if readable else b""
         if not piece:
-            process.kill()
-            status = process.wait()
-            raise StartFailed(
-                f"minibroker was not ready (status {status}) and printed:\n"
-                f"{line.decode(errors='replace')}{_content(output)}"
-            )
+            break
         line += piece
-    ready: dict[str, str] = json.loads(line.splitlines()[0])
-    if ready.get("event") != "ready":
-        process.kill()
-        raise StartFailed(
-            f"minibroker was not ready (status {process.wait()}) and printed:\n"
-            f"{line.decode(errors='replace')}{_content(output)}"
-        )
-    return ready
+    else:
+        ready: dict[str, str] = json.loads(line.splitlines()[0])
+        if ready.get("event") == "ready":
+            return ready
+    process.kill()
+    raise StartFailed(
+        f"minibroker was not ready (status {process.wait()}) and printed:\n"
+        f"{line.decode(errors='replace')}{_content(output)}"
+    )
 
 
 def kafka_settings(data_dir: Path, port: int, controller_port: int) -> dict[str, str]:

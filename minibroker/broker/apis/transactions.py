@@ -131,7 +131,7 @@ def _known_error(ctx: Context, error: ErrorCode, fenced_since: int) -> ErrorCode
 # transactional id a producer gets an unused id with epoch 0, whatever id it had before. An I/O
 # worker takes the id from a block that the controller allocated to it, so most requests do not
 # reach the controller. With a transactional id, its coordinator fences earlier producers and aborts
-# their transaction; meanwhile clients get CONCURRENT_TRANSACTIONS and retry. Before version 4,
+# their transaction; until then clients get CONCURRENT_TRANSACTIONS and retry. Before version 4,
 # PRODUCER_FENCED is reported as INVALID_PRODUCER_EPOCH. In Kafka:
 # ``KafkaApis.handleInitProducerIdRequest`` and ``TransactionCoordinator.handleInitProducerId``.
 

@@ -121,7 +121,7 @@ _group("share.delivery.count.limit", INT, 5, at_least(2), lowest=2, highest=10,
 _group("share.partition.max.record.locks", INT, 2_000, at_least(100), lowest=100,
     highest=4_000, doc="The most records of a partition that are locked at a time.")
 _group("share.auto.offset.reset", STRING, "latest", _OFFSET_RESET, own_default=True,
-    doc="Where a share group begins to read a partition.")
+    doc="Where a share group starts to read a partition.")
 _group("share.isolation.level", STRING, "read_uncommitted",
     valid=one_of("read_committed", "read_uncommitted"), own_default=True,
     doc="Whether a share group is given records of transactions before they are committed.")

@@ -209,7 +209,7 @@ class ActivitySender:
 # Owns how an event is built from what the request handler measured. It must never know streams, or
 # how events are sent. Invariant: figures are the ones that quotas and metrics recorded, never
 # separate measurements; building an event takes some microseconds, whatever the client sends.
-# Kafka's ``RequestChannel`` builds the lines of its request log likewise.
+# Kafka's ``RequestChannel`` builds the lines of its request log in the same way.
 
 
 class RequestActivity(RequestObserver):

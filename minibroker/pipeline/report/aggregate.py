@@ -328,9 +328,9 @@ def fits(
     used = [
         _used(
             rates(scan, level, Policy(), count, _PERCENTILES),
-            table.where(F.col("level").isin(level, *beside)),
+            table.where(F.col("level").isin(level, *others)),
         )
-        for level, beside in _levels_to_rate(levels)
+        for level, others in _levels_to_rate(levels)
     ]
     every = used[0]
     for more in used[1:]:

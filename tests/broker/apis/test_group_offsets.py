@@ -307,13 +307,13 @@ async def test_empty_group_id_is_rejected(group_apis: Any, verification: Verific
 # Offset fetch -------------------------------------------------------------------------------------
 
 
-ANYBODY = CommitRequested(member_id="", generation=-1)
+SIMPLE_CONSUMER = CommitRequested(member_id="", generation=-1)
 
 
 def commit(apis: Any, group_id: str, **offsets: int) -> None:
     worker = apis.workers[apis.context(OFFSET_FETCH.key, 10).group_owner(group_id)]
     values = {(topic, 0): CommittedOffset(offset, 7, "m", 1) for topic, offset in offsets.items()}
-    worker.groups.commit(group_id, ANYBODY, values)
+    worker.groups.commit(group_id, SIMPLE_CONSUMER, values)
 
 
 def fetch_request(apis: Any, version: int, group_id: str, topics: Any) -> OffsetFetchRequest:

@@ -53,8 +53,8 @@ def commit_to(apis: Any, group_ids: list[str]) -> None:
     for group_id in group_ids:
         owner = apis.context(JOIN_GROUP.key, 0).group_owner(group_id)
         offsets = {("t", 0): CommittedOffset(1, -1, "", 1)}
-        anybody = CommitRequested(member_id="", generation=-1)
-        apis.workers[owner].groups.commit(group_id, anybody, offsets)
+        simple_consumer = CommitRequested(member_id="", generation=-1)
+        apis.workers[owner].groups.commit(group_id, simple_consumer, offsets)
 
 
 def worker(apis: Any) -> Any:

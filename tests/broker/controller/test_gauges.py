@@ -11,8 +11,7 @@ from minibroker.broker.quotas.ledger import EXPIRES_MS, QuotaLedger
 from minibroker.broker.quotas.manager import ClientQuotaManager, MutationQuota
 from minibroker.broker.quotas.types import QuotaType
 from minibroker.broker.telemetry.instances import ClientInstances
-from minibroker.broker.telemetry.otlp import MetricPoint
-from minibroker.broker.telemetry.subscriptions import TelemetryProperties, select
+from tests.broker.telemetry.known_clients import NOW, known_clients
 
 WHO = ("u v", "c")
 TABLE = QuotaTable(
@@ -58,22 +57,9 @@ def test_label_length_and_number_of_gauges_are_limited() -> None:
     assert len(gauges) <= 400
 
 
-NOW = 1_000_000
-POINT = MetricPoint("records.total", (("a", "b"), ("topic", "t")), 7.0)
-
-
-def client(name: str) -> TelemetryProperties:
-    return TelemetryProperties(name, f"app-{name}", "java", "4.4.0", "10.0.0.1", "5000")
-
-
 @pytest.fixture
 def known() -> ClientInstances:
-    made = ClientInstances(size_max_bytes=100)
-    for name in ("1", "2"):
-        made.add(name.encode(), client(name), (), select((), client(name)), NOW)
-        made.ask(name.encode(), NOW)
-        made.keep(name.encode(), [POINT, POINT._replace(name="x" * 500)])
-    return made
+    return known_clients()
 
 
 def test_points_have_bounded_labels(known: ClientInstances) -> None:

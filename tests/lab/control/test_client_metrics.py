@@ -9,28 +9,15 @@ from typing import cast
 import pytest
 
 from minibroker.broker.telemetry.instances import ClientInstances
-from minibroker.broker.telemetry.otlp import MetricPoint
-from minibroker.broker.telemetry.subscriptions import TelemetryProperties, select
 from minibroker.lab.control.broker import ControlledBroker
 from minibroker.lab.control.client_metrics import ClientMetricsView, list_client_metrics
 from minibroker.lab.control.operations import OPERATIONS
-
-NOW = 1_000_000
-POINT = MetricPoint("records.total", (("a", "b"), ("topic", "t")), 7.0)
-
-
-def client(name: str) -> TelemetryProperties:
-    return TelemetryProperties(name, f"app-{name}", "java", "4.4.0", "10.0.0.1", "5000")
+from tests.broker.telemetry.known_clients import NOW, POINT, known_clients
 
 
 @pytest.fixture
 def known() -> ClientInstances:
-    made = ClientInstances(size_max_bytes=100)
-    for name in ("1", "2"):
-        made.add(name.encode(), client(name), (), select((), client(name)), NOW)
-        made.ask(name.encode(), NOW)
-        made.keep(name.encode(), [POINT, POINT._replace(name="x" * 500)])
-    return made
+    return known_clients()
 
 
 async def view_of(instances: ClientInstances, now_ms: int) -> ClientMetricsView:

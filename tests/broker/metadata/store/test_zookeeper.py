@@ -84,7 +84,7 @@ def node(data: bytes = b"x", *, version: int = 0, at: int = AFTER, owner: int = 
         ([Set("/a", b"x"), Set("/a", b"y")], {"/a": node(b"y", version=5)}, [4, 5]),
         ([Delete("/a")], {}, [None]),
         ([Delete("/a")], {"/a": node(at=BEFORE)}, None),
-        ([Delete("/a")], {"/a": node(b"made anew")}, [None]),
+        ([Delete("/a")], {"/a": node(b"made again")}, [None]),
         ([Delete("/b"), Create("/a", b"x")], {}, None),
         ([Create("/a", b"x"), Delete("/b")], {"/a": node()}, ["/a", None]),
         ([Create("/a", b"y"), Set("/a", b"x")], {"/a": node(version=1)}, ["/a", 1]),
