@@ -57,12 +57,14 @@ TOKEN_HANDLER: Final = {
 
 RESPONSE_TIMEOUT_S: Final = 20
 """Timeout of a request of Kafka's client: longer than the longest throttle of any quota."""
-ATTEMPTS: Final = 3
-SILENCE_MAX_S: Final = ATTEMPTS * RESPONSE_TIMEOUT_S
-"""How long a broker may stay silent during a job before the job fails."""
+SILENCE_MAX_S: Final = 3 * RESPONSE_TIMEOUT_S
+"""How long a broker may stay silent during a job before the job may fail: Kafka's clients retry a
+request in this time. A job whose poll for records was not answered asks for offsets before it
+fails, and so fails after twice this time at the latest.
+"""
 _TIMEOUTS: Final = {
     "request.timeout.ms": str(1000 * RESPONSE_TIMEOUT_S),
-    "default.api.timeout.ms": str(1000 * RESPONSE_TIMEOUT_S),
+    "default.api.timeout.ms": str(1000 * SILENCE_MAX_S),
 }
 """Timeouts of all Kafka clients; their defaults are minutes."""
 
@@ -83,11 +85,11 @@ class ClusterAccess(NamedTuple):
     client: ClientProperties | None = None
 
     def read_options(self) -> dict[str, str]:
-        """Options for reading. Spark's connector retries by itself, then the task fails."""
+        """Options for reading, where Kafka's clients do all retries."""
         return {
             **self._options({}),
-            "fetchOffset.numRetries": str(ATTEMPTS),
-            "kafkaConsumer.pollTimeoutMs": str(1000 * (SILENCE_MAX_S - RESPONSE_TIMEOUT_S)),
+            "fetchOffset.numRetries": "1",
+            "kafkaConsumer.pollTimeoutMs": str(1000 * SILENCE_MAX_S),
         }
 
     def write_options(self) -> dict[str, str]:
@@ -207,8 +209,9 @@ _KNOWN_FAILURES: Final = (
     _KnownFailure(re.compile(r"Not authorized to access \w+.*|TOPIC_AUTHORIZATION_FAILED"), JAAS,
           f"its principal needs ACLs: to read {TOPIC}, and to write to the topic of"
           " --alerts-to"),
-    _KnownFailure(re.compile(r"(?<=TimeoutException: ).*|no answer .*in (time|[\d.]+ s)"
-                     r"|cannot be reached \(.*timed out\)"), PROTOCOL,
+    _KnownFailure(re.compile(r"(?<=TimeoutException: )(?!Call\().*|timed out(?= at \d+ after)"
+                     r"|no answer .*in (time|[\d.]+ s)|cannot be reached \(.*timed out\)"),
+          PROTOCOL,
           "check that the broker is running, that all its advertised addresses can be"
           f" reached from here, and that {PROTOCOL} matches the port in --from",
           ": it may not be running, or an address that it advertises cannot be reached from here"),
