@@ -265,6 +265,16 @@ def _named(struct: Struct, field: Field, key: Meaning, value: Any) -> Keys:
     return {key: value, meaning: value} if meaning in ENTITIES else {key: value}
 
 
+def structs_around(message: Struct, entity: MessageEntity) -> list[Struct]:
+    """The structs around an entity of a message, from the message itself to the innermost one."""
+    found = [message]
+    for step in entity.path:
+        element = getattr(found[-1], step.array)[step.position]
+        if isinstance(element, Struct):
+            found.append(element)
+    return found
+
+
 def selectable(cls: type[Message], versions: Iterable[int] | None = None) -> frozenset[Meaning]:
     """The keys that requests of a class can have in these versions, by default in any."""
     found: set[Meaning] = set()

@@ -19,7 +19,7 @@ batch sends batches of one plain record, which are checked in one step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -773,6 +773,31 @@ def replaced_records(
     )
     body = checked + compress(Compression(header.codec), section)
     return _seal(header.base_offset, header.partition_leader_epoch, body)
+
+
+def with_values(
+    batch: Buffer,
+    change: Callable[[bytes | None], bytes | None],
+    limit: int = DECOMPRESSED_MAX_BYTES,
+) -> bytes:
+    """Return the batch with the values that ``change`` returns for its own; control batches as is.
+
+    Raises DecodeError if the records are damaged or larger than ``limit``.
+    """
+    header = parse_batch_header(batch)
+    if header.is_control:
+        return bytes(batch)
+    section: list[bytes] = []
+    for record in iter_records(batch, limit):
+        changed = record._replace(value=change(record.value))
+        offset_delta = record.offset - header.base_offset
+        section += _encode_record(changed, offset_delta, header.base_timestamp)
+    return replaced_records(
+        header,
+        b"".join(section),
+        header.record_count,
+        max_timestamp=header.max_timestamp,
+    )
 
 
 def emptied(header: BatchHeader) -> bytes:

@@ -10,8 +10,8 @@ the logs. Kafka has no equivalent; Trogdor's ``TaskSpec`` describes faults of wh
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import (
@@ -26,7 +26,22 @@ from typing import (
     TypeAlias,
 )
 
-from minibroker.lab.faults.response_fields import can_encode, response_faults, set_fields
+from minibroker.lab.faults.damage import (
+    RECORD_PARTS,
+    CorruptPart,
+    add_tagged_field,
+    damage_frame,
+    damage_records,
+)
+from minibroker.lab.faults.message_fields import (
+    can_encode,
+    element_faults,
+    field_versions,
+    owner_of,
+    patch_versions,
+    response_faults,
+    set_fields,
+)
 from minibroker.lab.schema import Doc, Fault, Length, Range, did_you_mean
 from minibroker_protocol import registry
 from minibroker_protocol.entities import element_of, fields_of, is_entity_array
@@ -54,7 +69,7 @@ INSIDE: Final = "inside"
 
 # What rules select by -----------------------------------------------------------------------------
 
-REQUEST_FIELDS: Final = ("api", "version_min", "version_max", "correlation_id")
+REQUEST_FIELDS: Final = ("api", "version_min", "version_max", "correlation_id", "request")
 CONNECTION_FIELDS: Final = ("connection", "address", "listener")
 CLIENT_FIELDS: Final = ("client_id", "principal")
 
@@ -155,6 +170,8 @@ class ChangedResponse(NamedTuple):
     load: LoadRecords
     fail: Callable[[], Any]
     """Returns the response with the error of the rule."""
+    elements: Callable[[], Iterator[Sequence[Struct]]]
+    """What the rule matches in the response: each with the structs around it, from the outside."""
 
 
 class StoppedRequest(Protocol):
@@ -164,8 +181,12 @@ class StoppedRequest(Protocol):
     def delays_throttled(self) -> bool:
         """Whether throttled responses are late, as before Kafka 2.0."""
 
-    async def sleep(self, duration_ms: int) -> None:
-        """Sleep until a time after the rule has fired."""
+    @property
+    def chances(self) -> tuple[float, float]:
+        """Numbers from 0 to below 1 that depend only on the seed of the rule and on the match."""
+
+    async def sleep(self, duration_ms: float, *, adds: bool = False) -> None:
+        """Sleep until a time after the rule has fired, or after the sleeps of the rules before."""
 
     async def hold(self) -> None:
         """Wait until the rule is released, unless this is the second match of a pair."""
@@ -214,6 +235,8 @@ class Action:
     """Whether it has no effect without a response."""
     replaces_response: ClassVar[bool] = False
     """Whether it changes more of a response than its throttle time."""
+    matches_response: ClassVar[bool] = False
+    """Whether it matches entities that only the response names."""
     counts_on_arrival: ClassVar[bool] = False
     """Whether it counts requests as they arrive, at any place."""
     acts_on_broker: ClassVar[bool] = False
@@ -225,6 +248,11 @@ class Action:
         if name:
             cls.name = name
             ACTIONS[name] = cls
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the seed of a rule has an effect on it."""
+        return False
 
     @property
     def place(self) -> str:
@@ -319,7 +347,8 @@ _PauseMs: TypeAlias = Annotated[
 @dataclass
 class Error(Action, name="error"):
     """Answers with an error code. The matching entities of a request fail and the others are
-    served; `after` the work is done and its acknowledgement is lost.
+    served; `after` the work is done and its acknowledgement is lost. If only the response names
+    what a rule selects, e.g. a partition in Metadata, the error is put into the response.
     """
 
     error: Annotated[
@@ -333,7 +362,7 @@ class Error(Action, name="error"):
 
     places = (BEFORE, AFTER)
     is_final = needs_response = replaces_response = True
-    changes_fields = True
+    changes_fields = matches_response = True
 
     @property
     def code(self) -> int:
@@ -372,17 +401,50 @@ def _has_error(cls: type[Struct], version: int) -> bool:
 
 @dataclass
 class Delay(Action, name="delay"):
-    """Delays the response, or the execution, on the broker's clock."""
+    """Delays the response, or the execution, on the broker's clock: of several the longest counts,
+    unless they add up. A random part depends on `seed` only.
+    """
 
     delay_ms: Annotated[
         int, Range(1, TIME_MS_MAX), Doc("Delay after the rule fires, on the broker's clock.")
     ]
+    jitter_ms: Annotated[
+        int | None, Range(1, TIME_MS_MAX), Doc("Random time: how much depends on `distribution`.")
+    ] = None
+    distribution: Annotated[
+        Literal["uniform", "exponential", "normal"] | None,
+        Doc(
+            "`uniform`, the default: up to `jitter_ms` is added; `exponential`: `jitter_ms` is "
+            "added on average; `normal`: `jitter_ms` is the standard deviation."
+        ),
+    ] = None
+    adds: Annotated[bool | None, Doc("Whether it is added to the delays of the rules before.")] = (
+        None
+    )
     at: At = None
 
     places = (AFTER, BEFORE)
 
+    @property
+    def is_random(self) -> bool:
+        return self.jitter_ms is not None
+
+    def faults(self, given: Mapping[str, Any]) -> Iterator[Fault]:
+        yield from super().faults(given)
+        if self.distribution is not None and self.jitter_ms is None:
+            yield Fault("distribution", "has no effect without jitter_ms")
+
+    def drawn_ms(self, chances: tuple[float, float]) -> float:
+        """A delay, with a random part if it has one; never negative, nor longer than a week."""
+        drawn = chances[0]
+        if self.distribution == "exponential":
+            drawn = -math.log(1 - chances[0])
+        elif self.distribution == "normal":
+            drawn = math.sqrt(-2 * math.log(1 - chances[0])) * math.cos(math.tau * chances[1])
+        return min(max(self.delay_ms + (self.jitter_ms or 0) * drawn, 0), TIME_MS_MAX)
+
     async def stop(self, request: StoppedRequest) -> None:
-        await request.sleep(self.delay_ms)
+        await request.sleep(self.drawn_ms(request.chances), adds=bool(self.adds))
 
 
 @dataclass
@@ -530,11 +592,6 @@ class Slow(Action, name="slow"):
     needs_response = True
 
 
-CorruptPart: TypeAlias = Literal[
-    "crc", "bit", "length", "correlation_id", "tagged_field", "truncate"
-]
-
-
 @dataclass
 class Corrupt(Action, name="corrupt"):
     """Damages the response."""
@@ -542,10 +599,12 @@ class Corrupt(Action, name="corrupt"):
     part: Annotated[
         CorruptPart,
         Doc(
-            "The corrupted part: the `crc` of the first batch of each partition in a Fetch "
-            "response, one `bit`, the `length` or `correlation_id` of the response, or its end "
-            "(`truncate`). `tagged_field` adds a tagged field that no client knows to a response "
-            "of a flexible version, which is valid."
+            "The corrupted part: one `bit`, the `length` or `correlation_id` of the response, or "
+            "its end (`truncate`). `tagged_field` adds a tagged field that no client knows to a "
+            "response of a flexible version, which is valid. In Fetch responses, of the first "
+            "batch of each partition: the `crc`; a bit of the first value (`payload`) or all ids "
+            "of Confluent's schema registry (`schema_id`), with a right checksum; `repeat` sends "
+            "the batch twice."
         ),
     ]
     bytes: _Bytes = None
@@ -560,7 +619,7 @@ class Corrupt(Action, name="corrupt"):
             yield Fault("bytes", "must be at least 1, or nothing is cut")
 
     def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
-        if self.part == "crc" and schema.key != ApiKey.FETCH:
+        if self.part in RECORD_PARTS and schema.key != ApiKey.FETCH:
             return Fault("part", "only responses of FETCH have record batches")
         versions = schema.response.__flexible__
         if self.part == "tagged_field" and not versions.has(version):
@@ -574,18 +633,19 @@ class Corrupt(Action, name="corrupt"):
     @property
     def claims(self) -> bool:
         """A rule about records does not claim: there may be none."""
-        return self.part != "crc"
+        return self.part not in RECORD_PARTS
 
     @property
     def changes_fields(self) -> bool:
-        return self.part in ("crc", "tagged_field")
+        return self.part in RECORD_PARTS or self.part == "tagged_field"
 
     def change(self, response: ChangedResponse) -> Any:
         if self.part == "tagged_field":
             add_tagged_field(response.message)
-        elif self.part == "crc":
+        elif self.part in RECORD_PARTS:
             for partition in response.partitions():
-                partition.records = damage_crc(response.load(partition.records))
+                loaded = response.load(partition.records)
+                partition.records = damage_records(loaded, self.part)
         return response.message
 
     def damage(self, frame: _Frame) -> _Frame:
@@ -616,18 +676,18 @@ class Replace(Action, name="replace"):
         if not self.response and self.place == AFTER:
             yield Fault("response", "must have a field, or nothing is replaced")
         for name in self.response:
-            versions = _field_versions(schema.response, name)
+            versions = field_versions(schema.response, name)
             if versions.high < low or versions.low > high:
                 yield self._absent_field(schema, name)
 
     def _absent_field(self, schema: ApiSchema, name: str) -> Fault:
-        where = in_versions(_field_versions(schema.response, name))
+        where = in_versions(field_versions(schema.response, name))
         return Fault(f"response.{name}", f"is in responses of {schema.key.name} {where}")
 
     def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
         names, cls = list(self.response), schema.response
         if self.place == AFTER and not any(
-            _field_versions(cls, name).has(version) for name in names
+            field_versions(cls, name).has(version) for name in names
         ):
             return self._absent_field(schema, names[0])
         if can_encode(cls, self.response, version):
@@ -637,6 +697,45 @@ class Replace(Action, name="replace"):
 
     def change(self, response: ChangedResponse) -> Any:
         set_fields(response.message, self.response)
+        return response.message
+
+
+@dataclass
+class Patch(Action, name="patch"):
+    """Changes fields of the elements of the response that the rule matches, e.g. of one partition,
+    or of all if it selects none. Other elements and fields stay as they are.
+    """
+
+    fields: Annotated[
+        Mapping[str, object],
+        Length(1, 1000),
+        Doc(
+            "Fields of matching elements, or of what is around them, with Kafka's names in snake "
+            "case. The innermost field of a name is changed."
+        ),
+    ]
+
+    needs_response = replaces_response = changes_fields = matches_response = True
+    api_reason = "fields of a response depend on it"
+
+    def api_faults(self, schema: ApiSchema, low: int, high: int) -> Iterator[Fault]:
+        del low, high
+        yield from element_faults(schema.response, self.fields, "fields")
+
+    def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
+        for name, value in self.fields.items():
+            versions = patch_versions(schema.response, name, value)
+            if version not in versions:
+                where = f"in versions {', '.join(map(str, versions))}" if versions else "in none"
+                return Fault(f"fields.{name}", f"can have this value {where} of {schema.key.name}")
+        return None
+
+    def change(self, response: ChangedResponse) -> Any:
+        for structs in response.elements():
+            for name, value in self.fields.items():
+                owner = owner_of(structs, name, response.version)
+                if owner is not None:
+                    set_fields(owner, {name: value})
         return response.message
 
 
@@ -757,12 +856,6 @@ class Close(Action, name="close"):
 # Versions, and the names of APIs and errors -------------------------------------------------------
 
 
-@cache
-def _field_versions(cls: type[Struct], name: str) -> Versions:
-    """The versions of a message that have a field."""
-    return next((item.versions for item in cls.__fields__ if item.name == name), NO_VERSIONS)
-
-
 def in_versions(versions: Versions) -> str:
     """Versions as the end of a sentence."""
     if versions == NO_VERSIONS:
@@ -803,57 +896,3 @@ def error_of(text: str) -> int | None:
 def nearest(given: str, names: type[ApiKey | ErrorCode]) -> str:
     """The name that may have been meant, as the end of a sentence."""
     return did_you_mean(given.upper().replace("-", "_"), [member.name for member in names])
-
-
-# Damaged responses --------------------------------------------------------------------------------
-
-LENGTH_BYTES: Final = 4
-CORRELATION_ID_BYTES: Final = 4
-
-UNKNOWN_TAG: Final = 9_999
-UNKNOWN_VALUE: Final = b"unknown"
-
-_CRC_AT: Final = 17
-_CRC_END: Final = 21
-_INT: Final = struct.Struct(">i")
-
-
-def damage_crc(records: bytes) -> bytes:
-    """Change the checksum of the first batch; records without a complete one stay as they are.
-
-    Record batches are laid out as in Kafka's ``DefaultRecordBatch``.
-    """
-    if len(records) < _CRC_END:
-        return records
-    return records[:_CRC_AT] + bytes([records[_CRC_AT] ^ 0xFF]) + records[_CRC_AT + 1 :]
-
-
-def add_tagged_field(response: Struct) -> None:
-    """Add a tagged field that no version of Kafka has; only flexible versions encode it."""
-    response.unknown_tagged_fields = {
-        **(response.unknown_tagged_fields or {}),
-        UNKNOWN_TAG: UNKNOWN_VALUE,
-    }
-
-
-def damage_frame(frame: bytes, part: CorruptPart, position: int | None) -> bytes:
-    """Damage a response with its length.
-
-    ``part`` is other than the checksum and the tagged field.
-
-    ``position`` is the byte of the changed bit after the length, by default in the middle; for
-    ``truncate`` the number of bytes that are cut, by default half of the response.
-    """
-    body = frame[LENGTH_BYTES:]
-    if part == "bit":
-        at = min(len(body) // 2 if position is None else position, len(body) - 1)
-        body = body[:at] + bytes([body[at] ^ 0x01]) + body[at + 1 :]
-        return frame[:LENGTH_BYTES] + body
-    if part == "length":
-        return _INT.pack(len(body) + 1) + body
-    if part == "correlation_id":
-        (correlation_id,) = _INT.unpack_from(body)
-        return frame[:LENGTH_BYTES] + _INT.pack(correlation_id ^ 1) + body[CORRELATION_ID_BYTES:]
-    cut = len(body) // 2 if position is None else min(position, len(body))
-    body = body[: len(body) - cut]
-    return _INT.pack(len(body)) + body

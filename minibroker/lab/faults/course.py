@@ -26,6 +26,7 @@ from minibroker.lab.faults.actions import (
 )
 from minibroker.lab.faults.error_responses import (
     ErrorPlan,
+    error_owner,
     error_response,
     fail_everything,
     plan_error,
@@ -33,7 +34,7 @@ from minibroker.lab.faults.error_responses import (
 )
 from minibroker.lab.faults.fault_rule import ActiveRule
 from minibroker.lab.faults.matching import Candidate, RequestMatches, RuleMatch
-from minibroker.lab.faults.response_fields import copied, set_fields
+from minibroker.lab.faults.message_fields import copied, set_fields
 from minibroker.lab.faults.rulebook import Firing
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encoder
@@ -75,6 +76,8 @@ class FaultCourse:
         """The entities that get the error of a rule, by its id."""
         self._early_errors: list[tuple[ErrorPlan, int]] = []
         self._late_errors: dict[str, tuple[ErrorPlan | None, int]] = {}
+        self._failed_elements: set[tuple[Step, ...]] = set()
+        """Entities that only the response names and that have the error of a rule."""
         self._loses_response = False
         self._has_ended = False
         self.has_error = False
@@ -85,6 +88,8 @@ class FaultCourse:
         action = match.active.rule.action
         if action.counts_on_arrival or action.place == WAITING:
             return False
+        if match.is_deferred:
+            return True
         if isinstance(action, Error) and action.place == BEFORE:
             return self._plan(action, request, match, match.found) is None
         return action.place != BEFORE
@@ -99,7 +104,7 @@ class FaultCourse:
     def candidates(self) -> list[Candidate]:
         """The rules that fire before the work, and those that claim entities for later."""
         return [
-            Candidate(match.active.id, match.claims, is_late)
+            Candidate(match.active.id, match.claims, is_late, match.counted)
             for match in self._matches
             if match.active.place != WAITING
             and (not (is_late := match.active.id in self._late_ids) or _claims(match))
@@ -112,6 +117,8 @@ class FaultCourse:
         failed: set[tuple[Step, ...]] = set()
         for match in self._matches:
             rule_id, action = match.active.id, match.active.rule.action
+            if match.is_deferred:
+                continue
             if rule_id in self.fired and action.is_final:
                 self._claim(match)
             if isinstance(action, Error) and (rule_id in self.fired or rule_id in self._late_ids):
@@ -198,6 +205,10 @@ class FaultCourse:
         claims = match.claims
         return self._is_claimed_whole or (claims is not None and self._claimed.issuperset(claims))
 
+    def late_candidate(self, match: RuleMatch) -> Candidate:
+        """A rule that would change the response, as the controller decides about it."""
+        return Candidate(match.active.id, None, counted=match.counted, fired=tuple(self.fired))
+
     def effect(self, match: RuleMatch, response: Any, load: LoadRecords) -> Any:
         """The response if a rule fires; `NO_EFFECT` if that changes neither it nor its time."""
         action = match.active.rule.action
@@ -218,11 +229,29 @@ class FaultCourse:
                 partitions=partial(_records_of, copy, match),
                 load=load,
                 fail=partial(self._fail, match, copy),
+                elements=partial(self._elements, match, copy),
             )
         )
         return changed if action.mutes or self._differ(response, changed) else NO_EFFECT
 
+    def _elements(self, match: RuleMatch, response: Any) -> Iterator[Sequence[Struct]]:
+        found = match.indexed.elements(response, self._header[1], match.topic_of)
+        return (structs for _, structs in found)
+
+    def _fail_elements(self, match: RuleMatch, response: Any) -> None:
+        """Put an error into what only the response names, unless an earlier rule has failed it."""
+        version = self._header[1]
+        action = match.active.rule.action
+        assert isinstance(action, Error)
+        for entity, structs in match.indexed.elements(response, version, match.topic_of):
+            owner = error_owner(structs, version, match.active.rule.selected_keys)
+            if owner is not None and entity.path not in self._failed_elements:
+                setattr(*owner, action.code)
+
     def _fail(self, match: RuleMatch, response: Any) -> Any:
+        if match.is_deferred:
+            self._fail_elements(match, response)
+            return response
         if match.active.id not in self._late_errors:
             return response  # Another rule has claimed its entities.
         plan, code = self._late_errors[match.active.id]
@@ -235,10 +264,13 @@ class FaultCourse:
         encode = encoder(type(one), self._header[1])
         return encode(one) != encode(other)
 
-    def fire_late(self, match: RuleMatch, fired: Firing) -> None:
-        """Take note of a rule that fires now that the response is known."""
+    def fire_late(self, match: RuleMatch, fired: Firing, response: Any) -> None:
+        """Take note of a rule that fires, with the response as it has changed that."""
         action = match.active.rule.action
         self.fired[match.active.id] = fired
+        if match.is_deferred and isinstance(action, Error):
+            found = match.indexed.elements(response, self._header[1], match.topic_of)
+            self._failed_elements.update(entity.path for entity, _ in found)
         if _claims(match):
             self._claim(match)
         self.has_error |= isinstance(action, Error) and not self.has_response
@@ -260,8 +292,9 @@ class FaultCourse:
         is_failed = response.error_code or any(each.error_code for each in partitions)
         if is_failed or size >= request.min_bytes:
             return []
-        waits = (match.active for match in self._matches if match.active.place == WAITING)
-        return [Candidate(active.id, None) for active in waits]
+        return [
+            self.late_candidate(match) for match in self._matches if match.active.place == WAITING
+        ]
 
     def fire(self, fired: Sequence[Firing]) -> None:
         """Take note of rules that fire while the request waits."""
@@ -306,7 +339,7 @@ class FaultCourse:
 
 
 def _claims(match: RuleMatch) -> bool:
-    return match.active.rule.action.claims
+    return match.active.rule.action.claims and not match.is_deferred
 
 
 def _records_of(response: Any, match: RuleMatch) -> Iterator[PartitionData]:

@@ -279,6 +279,22 @@ def _new(
     return struct
 
 
+def error_owner(
+    structs: Sequence[Struct], version: int, selected: frozenset[Meaning]
+) -> tuple[Struct, str] | None:
+    """The outermost of nested structs of a response that is about what a rule selects and has an
+    error code, and its field.
+    """
+    wanted = _plain(selected)
+    for struct in structs:
+        fields = _fields(struct, version)
+        wanted -= _plain(key for _, key in fields if key is not None)
+        for item, _ in fields:
+            if item.means is Meaning.ERROR and not wanted:
+                return struct, item.name
+    return None
+
+
 def fail_everything(header: tuple[int, int], response: Struct, code: int) -> None:
     """Put an error into a response whose request named nothing, e.g. Metadata of all topics."""
     version = header[1]

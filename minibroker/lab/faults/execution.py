@@ -36,9 +36,10 @@ from minibroker.lab.faults.matching import (
     ConnectionAttributes,
     Matcher,
     RequestMatches,
+    counted_apart,
     matches_connection,
 )
-from minibroker.lab.faults.rulebook import Firing
+from minibroker.lab.faults.rulebook import Firing, chances
 from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.registry import ApiKey
 
@@ -179,8 +180,8 @@ class FaultExecutor:
             changed = course.effect(match, response, _load)
             if changed is NO_EFFECT:
                 continue
-            for fired in await self._decide([Candidate(match.active.id, None)]):
-                course.fire_late(match, fired)
+            for fired in await self._decide([course.late_candidate(match)]):
+                course.fire_late(match, fired, changed)
                 note_fired(match.active)
                 response = changed
         if course.has_error and not course.has_response:
@@ -220,8 +221,9 @@ class FaultExecutor:
 
     async def meet(self, connection: FaultedConnection) -> None:
         """Apply the rules to a new connection. Raises ``InterceptorDisconnect``."""
-        matching = self.matcher.match_new_connection(connection.attributes())
-        for active in await self._fired(matching):
+        attributes = connection.attributes()
+        matching = self.matcher.match_new_connection(attributes)
+        for active in await self._fired(matching, attributes):
             connection.note_fired(active, None)
             if isinstance(active.rule.action, Refuse):
                 connection.reset_on_close()
@@ -234,14 +236,22 @@ class FaultExecutor:
     ) -> None:
         """Close the connections that match a new rule, which is one to close them."""
         for connection in list(connections):
-            if matches_connection(active.rule, connection.attributes()) and await self._fired(
-                [active]
+            attributes = connection.attributes()
+            if matches_connection(active.rule, attributes) and await self._fired(
+                [active], attributes
             ):
                 connection.note_fired(active, None)
                 connection.close_for(active.id)
 
-    async def _fired(self, matching: Sequence[ActiveRule]) -> list[ActiveRule]:
-        decided = await self._decide([Candidate(active.id, None) for active in matching])
+    async def _fired(
+        self, matching: Sequence[ActiveRule], attributes: ConnectionAttributes
+    ) -> list[ActiveRule]:
+        decided = await self._decide(
+            [
+                Candidate(each.id, None, counted=counted_apart(each.rule, {}, attributes))
+                for each in matching
+            ]
+        )
         fired = {each.rule_id for each in decided}
         return [active for active in matching if active.id in fired]
 
@@ -261,6 +271,8 @@ class RequestFaults:
         self.course = course
         self.decisions = decisions
         self.delays_throttled = delays_throttled
+        self.slept_ms = 0.0
+        """How long after the rules have fired their sleeps end."""
 
     @property
     def sets_throttle_time(self) -> bool:
@@ -341,8 +353,14 @@ class _StoppedRequest:
         self._active = active
         self._fired = faults.course.fired[active.id]
 
-    async def sleep(self, duration_ms: int) -> None:
-        await trio.sleep_until(self._fired.now + duration_ms / 1000)
+    @property
+    def chances(self) -> tuple[float, float]:
+        return chances(self._active.rule.seed or 0, self._fired.match)
+
+    async def sleep(self, duration_ms: float, *, adds: bool = False) -> None:
+        ends_ms = duration_ms + (self._faults.slept_ms if adds else 0)
+        self._faults.slept_ms = max(self._faults.slept_ms, ends_ms)
+        await trio.sleep_until(self._fired.now + ends_ms / 1000)
 
     async def hold(self) -> None:
         if not self._fired.overtakes:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 from minibroker.lab.faults.actions import (
     ACTIONS,
@@ -28,6 +28,12 @@ from minibroker.lab.faults.actions import (
     api_of,
     nearest,
 )
+from minibroker.lab.faults.message_fields import (
+    VERSION_MAX,
+    comparable,
+    element_faults,
+    element_fields,
+)
 from minibroker.lab.schema import (
     Doc,
     Fault,
@@ -41,6 +47,7 @@ from minibroker_protocol import registry
 from minibroker_protocol.entities import selectable
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.schema import Array, Struct
 from minibroker_protocol.types import uuid_from_text
 
 RULES_MAX: Final = 1000
@@ -50,7 +57,6 @@ TEXT_MAX: Final = 1024
 """Characters of a text in a rule."""
 
 COUNT_MAX: Final = 1_000_000_000
-VERSION_MAX: Final = 2**15 - 1
 SEED_MAX: Final = 2**53
 """The largest whole number that every JSON library keeps."""
 
@@ -60,7 +66,24 @@ HOLDS_SHOWN_MAX: Final = 100
 COUNTS: Final = ("first", "nth", "every", "probability")
 """Fields that say which matches fire; a rule has one of them at most."""
 
-WHEN_FIELDS: Final = (*COUNTS, "seed", "after_ms", "until_ms")
+WHEN_FIELDS: Final = (*COUNTS, "per", "seed", "after_rule", "after_ms", "until_ms")
+
+COUNTERS_MAX: Final = 10_000
+"""Clients, topics or others that a rule counts separately; the one that matched least recently is
+forgotten.
+"""
+
+CountedPer: TypeAlias = Literal[
+    "connection",
+    "client_id",
+    "principal",
+    "address",
+    "topic",
+    "partition",
+    "group",
+    "member",
+    "transactional_id",
+]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -128,14 +151,37 @@ class FaultRule(NamedTuple):
         Length(0, TEXT_MAX),
         Doc("Name of the resource in requests about configs and ACLs; `*` matches any text."),
     ] = None
+    request: Annotated[
+        Mapping[str, object] | None,
+        Length(1, 100),
+        Doc(
+            'Fields of the request with Kafka\'s names in snake case, e.g. `{"acks": 1}`, or of '
+            "its elements: an entity matches if it and what is around it have these values."
+        ),
+    ] = None
     first: Annotated[int | None, Range(1, COUNT_MAX), Doc("Fires for the first n matches.")] = None
     nth: Annotated[int | None, Range(1, COUNT_MAX), Doc("Fires for the n-th match only.")] = None
     every: Annotated[int | None, Range(1, COUNT_MAX), Doc("Fires for each n-th match.")] = None
     probability: Annotated[
         float | None, Range(0, 1), Doc("Fires for a match with this probability.")
     ] = None
+    per: Annotated[
+        CountedPer | None,
+        Doc(
+            "Matches are counted separately for each of these, e.g. the `first` of each "
+            f"`connection`; the last {COUNTERS_MAX} are known. Of several entities of a request "
+            "the first one that matches counts."
+        ),
+    ] = None
     seed: Annotated[
-        int | None, Range(0, SEED_MAX), Doc("Seed for `probability`; by default 0.")
+        int | None,
+        Range(0, SEED_MAX),
+        Doc("Seed for `probability` and random delays; by default 0."),
+    ] = None
+    after_rule: Annotated[
+        str | None,
+        Length(1, 64),
+        Doc("Matches only requests after one for which this rule has fired, while that is set."),
     ] = None
     after_ms: Annotated[
         int | None,
@@ -175,6 +221,24 @@ class FaultRule(NamedTuple):
         if self.point is not None:
             return self.point.api
         return None if self.api is None else api_of(self.api)
+
+    @property
+    def request_values(self) -> Mapping[str, frozenset[Any]]:
+        """The values of fields of the request that it selects by."""
+        if not self.request or self.selected_api is None:
+            return {}
+        cls = registry.schema(self.selected_api).request
+        return {name: comparable(cls, name, value) for name, value in self.request.items()}
+
+    @property
+    def selects_elements(self) -> bool:
+        """Whether it selects some entities of a request and not others."""
+        if self.selected_keys:
+            return True
+        if not self.request or self.selected_api is None:
+            return False
+        known = element_fields(registry.schema(self.selected_api).request)
+        return any(each.arrays for name in self.request for each in known[name])
 
     @property
     def selected_keys(self) -> frozenset[Meaning]:
@@ -267,12 +331,27 @@ def _when_faults(rule: FaultRule) -> Iterator[Fault]:
     counts = [name for name in COUNTS if getattr(rule, name) is not None]
     for name in counts[1:]:
         yield Fault(name, f"excludes {counts[0]}")
-    if rule.seed is not None and rule.probability is None:
-        yield Fault("seed", "has no effect without probability")
+    if rule.seed is not None and rule.probability is None and not rule.action.is_random:
+        yield Fault("seed", "has no effect without probability or jitter_ms")
+    if rule.per is not None and not counts:
+        yield Fault("per", f"has no effect without {', '.join(COUNTS[:-1])} or {COUNTS[-1]}")
+    if rule.per is not None and rule.per not in _counted_apart(rule):
+        yield Fault("per", f"{rule.per} is not known where this rule counts")
+    if rule.after_rule is not None and rule.action.matches == "appends":
+        yield Fault("after_rule", f"has no effect on {rule.action.name}")
     if rule.probability == 0:
         yield Fault("probability", "must be greater than 0, or the rule never fires")
     if rule.until_ms is not None and rule.until_ms <= (rule.after_ms or 0):
         yield Fault("until_ms", "must be greater than after_ms")
+
+
+def _counted_apart(rule: FaultRule) -> frozenset[str]:
+    """By what a rule can count separately."""
+    if rule.action.matches == "appends":
+        return frozenset()
+    if rule.is_inside:
+        return frozenset() if rule.point is None else frozenset(rule.point.selectors)
+    return frozenset(rule.action.selectors)
 
 
 def _name_faults(rule: FaultRule, served: ServedVersions) -> Iterator[Fault]:
@@ -292,7 +371,7 @@ def _api_faults(rule: FaultRule, served: ServedVersions) -> Iterator[Fault]:
     if key is None:
         if rule.action.api_reason:
             yield Fault("api", f"is missing: {rule.action.api_reason}")
-        for name in ("version_min", "version_max"):
+        for name in ("version_min", "version_max", "request"):
             if getattr(rule, name) is not None:
                 yield Fault("api", f"is missing: {name} depends on it")
                 return
@@ -315,7 +394,11 @@ def _api_faults(rule: FaultRule, served: ServedVersions) -> Iterator[Fault]:
 def _selection_faults(rule: FaultRule, key: ApiKey, versions: Sequence[int]) -> Iterator[Fault]:
     """Faults of selectors of entities that no selected version has."""
     schema = registry.schema(key)
-    known, ever = (selectable(schema.request, each) for each in (versions, None))
+    messages = [schema.request, *([schema.response] if rule.action.matches_response else [])]
+    known, ever = (
+        frozenset().union(*(selectable(each, some) for each in messages))
+        for some in (versions, None)
+    )
     for name, entity in ENTITY_FIELDS.items():
         if getattr(rule, name) is None or entity in known:
             continue
@@ -323,6 +406,22 @@ def _selection_faults(rule: FaultRule, key: ApiKey, versions: Sequence[int]) -> 
             yield Fault(name, f"requests of {key.name} have no {name} in these versions")
         else:
             yield Fault(name, f"requests of {key.name} have no {name}")
+    if rule.request is not None:
+        yield from _field_faults(rule.request, schema.request, versions)
+
+
+def _field_faults(
+    fields: Mapping[str, object], cls: type[Struct], versions: Sequence[int]
+) -> Iterator[Fault]:
+    """Faults of fields of requests that a rule selects by."""
+    faults = [*element_faults(cls, fields, "request")]
+    yield from faults
+    for name in {} if faults else fields:
+        known = element_fields(cls)[name]
+        if all(isinstance(each.field.kind, Array | type) for each in known):
+            yield Fault(f"request.{name}", "is no single value")
+        elif not any(set(versions).intersection(each.versions()) for each in known):
+            yield Fault(f"request.{name}", "is in no request of these versions")
 
 
 def _effect_faults(rule: FaultRule, key: ApiKey, versions: Sequence[int]) -> Iterator[Fault]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from minibroker.broker.patterns.wildcard import matches_wildcard
@@ -25,8 +25,15 @@ from minibroker.lab.faults.actions import (
     Hold,
 )
 from minibroker.lab.faults.fault_rule import TEXT_MAX, ActiveRule, FaultRule, is_in_network
+from minibroker.lab.faults.message_fields import owner_of
 from minibroker_protocol import registry
-from minibroker_protocol.entities import MessageEntity, entities
+from minibroker_protocol.entities import (
+    MessageEntity,
+    entities,
+    is_entity_array,
+    selectable,
+    structs_around,
+)
 from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.registry import ApiKey
@@ -67,12 +74,15 @@ class IndexedRule:
 
     __slots__ = (
         "_effects",
+        "_is_deferrable",
+        "_request_values",
         "_selectors",
         "active",
         "api",
         "is_about_all_clients",
         "order",
         "selected",
+        "selects_elements",
         "table",
     )
 
@@ -82,6 +92,8 @@ class IndexedRule:
         self.active = active
         self.order = order
         self.selected = rule.selected_keys
+        self.selects_elements = rule.selects_elements
+        self._request_values = rule.request_values
         self.api = rule.selected_api
         self.is_about_all_clients = all(getattr(rule, name) is None for name in _CLIENT_SELECTORS)
         values = [(key, getattr(rule, name)) for name, key in ENTITY_FIELDS.items()]
@@ -91,13 +103,14 @@ class IndexedRule:
             if value is not None
         ]
         self._effects: dict[tuple[int, int], bool] = {}
+        self._is_deferrable = _is_deferrable(rule)
         self.table = self._choose_table()
 
     def _choose_table(self) -> TableKey | None:
         rule = self.active.rule
         if rule.connection is not None:
             return (CONNECTION, None), rule.connection
-        selectors: dict[str | Meaning, Any] = dict(self._selectors)
+        selectors: dict[str | Meaning, Any] = {} if self._is_deferrable else dict(self._selectors)
         selectors[CLIENT_ID] = rule.client_id
         tables = (
             table
@@ -122,6 +135,53 @@ class IndexedRule:
             _matches_value(selector, value_of(entity, key, topic_of))
             for key, selector in self._selectors
         )
+
+    def matches_fields(self, request: Struct, version: int, entity: MessageEntity) -> bool:
+        """Whether an entity of a request, and what is around it, has the selected fields."""
+        if not self._request_values:
+            return True
+        structs = structs_around(request, entity)
+        for name, values in self._request_values.items():
+            owner = owner_of(structs, name, version)
+            if owner is None or getattr(owner, name) not in values:
+                return False
+        return True
+
+    # Entities that only a response names --------------------------------------------------------
+
+    def may_match_response(self, asked: _AskedRequest) -> bool:
+        """Whether the response may name what the rule selects, and the request does not.
+
+        A request of all topics names none, and one of topics does not name their partitions.
+        """
+        response, version = registry.schema(asked.header.api_key).response, asked.header.api_version
+        if not (self._is_deferrable and self.selected <= selectable(response, (version,))):
+            return False
+        return any(
+            any(key not in entity.keys for key in self.selected)
+            and all(
+                value is None or _matches_value(selector, value)
+                for key, selector in self._selectors
+                for value in (value_of(entity, key, asked.topic_of),)
+            )
+            for entity in asked.entities
+        )
+
+    def elements(
+        self, response: Struct, version: int, topic_of: TopicOf
+    ) -> Iterator[tuple[MessageEntity, Sequence[Struct]]]:
+        """The entities of a response that the rule selects, with the structs around each.
+
+        What no entity of the response can have does not matter.
+        """
+        known = selectable(type(response), (version,))  # type: ignore[arg-type]
+        selectors = [(key, selector) for key, selector in self._selectors if key in known]
+        for entity in entities(response, version):
+            if all(
+                _matches_value(selector, value_of(entity, key, topic_of))
+                for key, selector in selectors
+            ):
+                yield entity, structs_around(response, entity)
 
 
 class RuleIndex:
@@ -186,6 +246,23 @@ class RuleIndex:
                     yield from found.values()
 
 
+def _is_deferrable(rule: FaultRule) -> bool:
+    """Whether responses may name what a rule selects, for requests that do not.
+
+    Only rules for one API are compared with requests that do not have what they select.
+    """
+    key, selected = rule.selected_api, rule.selected_keys
+    if key is None or not selected or rule.request or not rule.action.matches_response:
+        return False
+    request, response = registry.schema(key).request, registry.schema(key).response
+    may_name_all = any(
+        is_entity_array(item) and item.nullable.low <= item.nullable.high
+        for item in request.__fields__
+    )
+    is_named = selected <= selectable(request) and not may_name_all
+    return not is_named and selected <= selectable(response)
+
+
 def _table_of(kind: str | Meaning, selector: Any) -> TableKey | None:
     """The table of a selector; None if it says nothing about the start of a value."""
     if not isinstance(selector, str):
@@ -235,6 +312,12 @@ class RuleMatch(NamedTuple):
     found: tuple[MessageEntity, ...]
     claims: tuple[int, ...] | None
     """As in ``Candidate``."""
+    indexed: IndexedRule
+    counted: str
+    """As in ``Candidate``."""
+    topic_of: TopicOf
+    is_deferred: bool = False
+    """Whether only the response names what the rule selects."""
 
 
 class Candidate(NamedTuple):
@@ -245,6 +328,10 @@ class Candidate(NamedTuple):
     """Positions of the matching entities in the request; None if the rule claims all of it."""
     is_late: bool = False
     """Whether the rule claims now if it would fire, and is compared again with the response."""
+    counted: str = ""
+    """What the rule counts separately, by its text."""
+    fired: tuple[str, ...] = ()
+    """Rules that have fired for the same request."""
 
 
 class RequestMatches(NamedTuple):
@@ -331,34 +418,20 @@ class Matcher:
 
         ``topic_of`` returns the name of a topic id.
         """
-        known: list[MessageEntity] = []
-
-        def found() -> list[MessageEntity]:
-            if not known:
-                known.extend(entities(request, header.api_version))
-            return known
-
+        asked = _AskedRequest(facts, header, request, topic_of)
         matches = [
-            match
-            for rule in self._candidates(facts, header, found, topic_of)
-            if (match := _match(rule, facts, header, found, topic_of)) is not None
+            match for rule in self._candidates(asked) if (match := _match(rule, asked)) is not None
         ]
-        return RequestMatches(tuple(matches), len(found())) if matches else None
+        return RequestMatches(tuple(matches), len(asked.entities)) if matches else None
 
-    def _candidates(
-        self,
-        facts: ConnectionAttributes,
-        header: RequestHeader,
-        found: Callable[[], Sequence[MessageEntity]],
-        topic_of: TopicOf,
-    ) -> list[IndexedRule]:
+    def _candidates(self, asked: _AskedRequest) -> list[IndexedRule]:
         """The rules that may match, in the order in which they were added."""
-        values = {CLIENT_ID: facts.client_id, CONNECTION: facts.number}
+        values = {CLIENT_ID: asked.facts.client_id, CONNECTION: asked.facts.number}
         candidates: dict[int, IndexedRule] = {}
-        for api in (int(header.api_key), None):
+        for api in (int(asked.header.api_key), None):
             index = self._by_api.get(api)
             if index is not None:
-                for rule in index.find(values, found, topic_of):
+                for rule in index.find(values, lambda: asked.entities, asked.topic_of):
                     candidates[rule.order] = rule
         return [candidates[order] for order in sorted(candidates)]
 
@@ -368,13 +441,29 @@ class Matcher:
         return [each for each in rules if matches_connection(each.rule, facts)]
 
 
-def _match(
-    indexed: IndexedRule,
-    facts: ConnectionAttributes,
-    header: RequestHeader,
-    found: Callable[[], Sequence[MessageEntity]],
-    topic_of: TopicOf,
-) -> RuleMatch | None:
+class _AskedRequest:
+    """A request that rules are compared with; its entities are found when a rule needs them."""
+
+    def __init__(
+        self,
+        facts: ConnectionAttributes,
+        header: RequestHeader,
+        request: Struct,
+        topic_of: TopicOf,
+    ) -> None:
+        self.facts = facts
+        self.header = header
+        self.request = request
+        self.topic_of = topic_of
+
+    @cached_property
+    def entities(self) -> list[MessageEntity]:
+        """What the request names, or the request itself if that is nothing."""
+        return entities(self.request, self.header.api_version)
+
+
+def _match(indexed: IndexedRule, asked: _AskedRequest) -> RuleMatch | None:
+    facts, header, topic_of = asked.facts, asked.header, asked.topic_of
     rule, version = indexed.active.rule, header.api_version
     if rule.version_min is not None and version < rule.version_min:
         return None
@@ -382,18 +471,50 @@ def _match(
         return None
     if not (indexed.is_about_all_clients or _matches_client(rule, header, facts)):
         return None
-    everything = found()
-    at = [i for i, each in enumerate(everything) if indexed.matches_entity(each, topic_of)]
-    if (indexed.selected and not at) or not indexed.has_effect(int(header.api_key), version):
+    everything = asked.entities
+    at = [
+        index
+        for index, each in enumerate(everything)
+        if indexed.matches_entity(each, topic_of)
+        and indexed.matches_fields(asked.request, version, each)
+    ]
+    if not indexed.has_effect(int(header.api_key), version):
         return None
-    claims = tuple(at) if indexed.selected and len(at) < len(everything) else None
-    return RuleMatch(indexed.active, tuple(everything[index] for index in at), claims)
+    selects = bool(indexed.selected or indexed.active.rule.request)
+    is_deferred = selects and not at
+    if is_deferred and not indexed.may_match_response(asked):
+        return None
+    claims = tuple(at) if selects and len(at) < len(everything) else None
+    matched = tuple(everything[index] for index in at)
+    keys = matched[0].keys if matched else {}
+    counted = counted_apart(rule, keys, facts, topic_of)
+    return RuleMatch(indexed.active, matched, claims, indexed, counted, topic_of, is_deferred)
+
+
+def counted_apart(
+    rule: FaultRule,
+    keys: Mapping[Meaning, Any],
+    facts: ConnectionAttributes | None = None,
+    topic_of: TopicOf | None = None,
+) -> str:
+    """The text of what a rule counts separately; empty if it counts everything together."""
+    if rule.per is None:
+        return ""
+    if rule.per not in ENTITY_FIELDS:
+        name = "number" if rule.per == CONNECTION else rule.per
+        return str(getattr(facts, name))
+    entity = MessageEntity(keys, ())
+    value = value_of(entity, ENTITY_FIELDS[rule.per], topic_of or _no_topic)
+    if rule.per == "partition":
+        return f"{value_of(entity, Meaning.TOPIC, topic_of or _no_topic)}-{value}"
+    return str(value)
 
 
 def _forbids_fetch_sessions(indexed: IndexedRule) -> bool:
     rule = indexed.active.rule
     return indexed.api in (None, ApiKey.FETCH) and (
         bool(indexed.selected & _SESSION_KEYS)
+        or (bool(indexed.active.rule.request) and indexed.selects_elements)
         or rule.action.replaces_response
         or rule.action.place == WAITING
     )
@@ -485,8 +606,9 @@ class PointMatcher:
     def match(self, point: str, keys: Mapping[Meaning, Any]) -> tuple[Candidate, ...]:
         """The rules that match what is at a point, with these keys."""
         rules = self._by_point.get(point)
-        return (
-            () if rules is None else tuple(Candidate(each.id, None) for each in rules.match(keys))
+        matching = () if rules is None else rules.match(keys)
+        return tuple(
+            Candidate(each.id, None, counted=counted_apart(each.rule, keys)) for each in matching
         )
 
 

@@ -127,13 +127,23 @@ class FaultRegister:
 
     def decide(self, candidates: Sequence[Candidate]) -> tuple[Firing, ...]:
         """The rules that fire of those that match."""
+        states = [self.book.find(each.rule_id) for each in candidates]
+        for state in states:
+            self._refresh_before(state)
         fired = self.book.decide(candidates, self._now())
-        for each in candidates:
-            if (state := self.book.find(each.rule_id)) is not None:
-                self._store.count(state)
+        for candidate, state in zip(candidates, states, strict=True):
+            if state is not None:
+                self._store.count(state, candidate.counted)
         if fired:
             self._wake()
         return fired
+
+    def _refresh_before(self, state: RuleState | None) -> None:
+        """Read the counts of a rule that must have fired before, which workers may count."""
+        if state is not None and state.active.rule.after_rule is not None:
+            first = self.book.find(state.active.rule.after_rule)
+            if first is not None:
+                self._store.refresh(first)
 
     async def hold(self, rule_id: str, releases: int, what: FaultHold, again: bool = False) -> None:
         """Return when a rule has been released more often than that, or is removed.

@@ -9,13 +9,15 @@ with the same seed fires for the same matches.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
 from minibroker.lab.errors import Conflict
 from minibroker.lab.faults.actions import BEFORE, Hold, Observe, Reorder
 from minibroker.lab.faults.fault_rule import (
+    COUNTERS_MAX,
     HOLDS_SHOWN_MAX,
     RULES_MAX,
     ActiveRule,
@@ -26,8 +28,11 @@ from minibroker.lab.faults.fault_rule import (
     check_rule,
 )
 from minibroker.lab.faults.matching import Candidate
+from minibroker.lab.schema import Fault, InvalidJson, did_you_mean
 
 _FRACTION_BYTES: Final = 8
+_FRACTION_BITS: Final = 53
+"""As many as a float has."""
 
 
 class Firing(NamedTuple):
@@ -44,6 +49,8 @@ class Firing(NamedTuple):
     """Whether this is the second of a pair that the rule exchanges."""
     is_late: bool = False
     """Whether the rule has not fired yet, and only claims what it would fire for."""
+    match: int = 0
+    """The number of the match, on which random delays depend."""
 
 
 class RuleCounts(NamedTuple):
@@ -64,6 +71,7 @@ class RuleState:
 
     __slots__ = (
         "_arrivals",
+        "_counted",
         "_hold_number",
         "_holds",
         "active",
@@ -72,8 +80,15 @@ class RuleState:
         "releases",
     )
 
-    def __init__(self, active: ActiveRule, counts: RuleCounts = NO_COUNTS) -> None:
+    def __init__(
+        self,
+        active: ActiveRule,
+        counts: RuleCounts = NO_COUNTS,
+        counted: Mapping[str, int] | None = None,
+    ) -> None:
+        """``counted`` are the matches of what it counts separately."""
         self.active = active
+        self._counted = OrderedDict(counted or {})
         self.matches, self.hits, self.releases, self._arrivals = counts
         self._holds: dict[int, FaultHold] = {}
         self._hold_number = 0
@@ -82,6 +97,10 @@ class RuleState:
     def counts(self) -> RuleCounts:
         """What it has done so far."""
         return RuleCounts(self.matches, self.hits, self.releases, self._arrivals)
+
+    def matches_of(self, counted: str) -> int:
+        """The matches of one of those that it counts separately, or all."""
+        return self.matches if self.active.rule.per is None else self._counted.get(counted, 0)
 
     @property
     def reached(self) -> int:
@@ -127,7 +146,7 @@ class RuleState:
     def firing(self, now: float) -> Firing:
         """The last hit, as its request gets it."""
         if not self._exchanges:
-            return Firing(self.active.id, now, self.releases)
+            return Firing(self.active.id, now, self.releases, match=self.matches)
         return Firing(self.active.id, now, self._pairs - 1, overtakes=self.hits % 2 == 0)
 
     def view(self, now: float) -> FaultView:
@@ -142,19 +161,24 @@ class RuleState:
             int((now - self.active.added) * 1000),
         )
 
-    def match(self, now: float) -> bool:
+    def match(self, now: float, counted: str = "") -> bool:
         """Count a match, and return whether the rule fires."""
         if not is_in_time(self.active, now):
             return False
         self.matches += 1
-        fires = fires_at(self.active.rule, self.matches)
+        if self.active.rule.per is not None:
+            self._counted[counted] = self._counted.get(counted, 0) + 1
+            self._counted.move_to_end(counted)
+            if len(self._counted) > COUNTERS_MAX:
+                self._counted.popitem(last=False)
+        fires = fires_at(self.active.rule, self.matches_of(counted))
         self.hits += fires
         return fires
 
-    def would_fire(self, now: float) -> bool:
+    def would_fire(self, now: float, counted: str = "") -> bool:
         """Whether the rule fires for its next match."""
         rule = self.active.rule
-        return is_in_time(self.active, now) and fires_at(rule, self.matches + 1)
+        return is_in_time(self.active, now) and fires_at(rule, self.matches_of(counted) + 1)
 
 
 class Rulebook:
@@ -181,6 +205,11 @@ class Rulebook:
     def add(self, rule: FaultRule, now: float) -> RuleState:
         """Add a rule. Raises ``InvalidJson`` or ``Conflict``."""
         check_rule(rule, self._served)
+        if rule.after_rule is not None and rule.after_rule not in self._states:
+            advice = did_you_mean(rule.after_rule, self._states)
+            raise InvalidJson(
+                [Fault("after_rule", f"there is no rule {rule.after_rule!r}{advice}")]
+            )
         if rule.name is not None and rule.name in self._states:
             raise Conflict("DUPLICATE_RULE", f"there is a rule {rule.name!r}")
         if len(self._states) >= RULES_MAX:
@@ -226,13 +255,15 @@ class Rulebook:
                 continue  # Removed in the meantime.
             action = state.active.rule.action
             is_final = action.is_final
+            if not self._has_begun(state, candidate, fired):
+                continue
             if is_final and (is_all_claimed or _is_claimed(candidate, claimed)):
                 continue
             if has_ended and not isinstance(action, Observe):
                 continue  # The request does not get there.
-            if candidate.is_late and state.would_fire(now):
+            if candidate.is_late and state.would_fire(now, candidate.counted):
                 fired.append(Firing(candidate.rule_id, now, state.releases, is_late=True))
-            elif not candidate.is_late and state.match(now):
+            elif not candidate.is_late and state.match(now, candidate.counted):
                 fired.append(state.firing(now))
             else:
                 continue
@@ -242,6 +273,15 @@ class Rulebook:
             elif is_final and candidate.claims is not None:
                 claimed.update(candidate.claims)
         return tuple(fired)
+
+    def _has_begun(self, state: RuleState, candidate: Candidate, fired: Iterable[Firing]) -> bool:
+        """Whether the rule after which this one matches has fired for another request."""
+        name = state.active.rule.after_rule
+        if name is None:
+            return True
+        first = self._states.get(name)
+        same = {each.rule_id for each in fired if not each.is_late}.union(candidate.fired)
+        return first is not None and first.hits > (name in same)
 
 
 def _is_claimed(candidate: Candidate, claimed: set[int]) -> bool:
@@ -266,11 +306,14 @@ def fires_at(rule: FaultRule, match: int) -> bool:
     if rule.every is not None:
         return match % rule.every == 0
     if rule.probability is not None:
-        return _fraction(rule.seed or 0, match) < rule.probability
+        return chances(rule.seed or 0, match)[0] < rule.probability
     return True
 
 
-def _fraction(seed: int, match: int) -> float:
-    """A number from 0 to below 1 that depends only on seed and match."""
+def chances(seed: int, match: int) -> tuple[float, float]:
+    """Two numbers from 0 to below 1 that depend only on seed and match."""
     digest = hashlib.blake2b(f"{seed}:{match}".encode(), digest_size=_FRACTION_BYTES).digest()
-    return float(int.from_bytes(digest, "big") / 2 ** (8 * _FRACTION_BYTES))
+    one, other = (
+        int.from_bytes(each, "big") >> (64 - _FRACTION_BITS) for each in (digest, digest[::-1])
+    )
+    return one / 2**_FRACTION_BITS, other / 2**_FRACTION_BITS

@@ -15,13 +15,14 @@ import json
 import mmap
 import os
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from minibroker.broker.log.data_directory import FAULT_COUNTS_FILE, FAULT_RULES_FILE
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import CONTROLLER
-from minibroker.lab.faults.fault_rule import RULES_MAX, ActiveRule, FaultRule
+from minibroker.lab.faults.fault_rule import COUNTERS_MAX, RULES_MAX, ActiveRule, FaultRule
 from minibroker.lab.faults.rulebook import RuleCounts, RuleState, fires_at, is_in_time
 from minibroker.lab.schema import InvalidJson, parse
 from minibroker.runtime.system import reserve_space
@@ -101,8 +102,8 @@ class RuleStore:
     def clear(self) -> None:
         """Forget all rules."""
 
-    def count(self, state: RuleState) -> None:
-        """Keep the counts of a rule."""
+    def count(self, state: RuleState, counted: str = "") -> None:
+        """Keep the counts of a rule, and of one of those that it counts separately."""
 
     def refresh(self, state: RuleState) -> None:
         """Read the counts of a rule that other processes count."""
@@ -121,6 +122,8 @@ class FaultStore(RuleStore):
         self._slots: dict[str, int] = {}
         self._free_slots = list(range(RULES_MAX))[::-1]
         self._lines: dict[str, str] = {}
+        self._counted: dict[str, dict[str, int]] = {}
+        """Matches of what rules count separately."""
         self._last_number = 0
         self._line_count = 0
         """Lines of the file after the first one; 0 if it must be rewritten."""
@@ -136,7 +139,10 @@ class FaultStore(RuleStore):
             for line in lines:
                 self._replay(json.loads(line), line)
             counts = self._open_counts()
-            rules = tuple(_restored(json.loads(line), counts) for line in self._lines.values())
+            rules = tuple(
+                _restored(json.loads(line), counts, self._counted.get(rule_id, {}))
+                for rule_id, line in self._lines.items()
+            )
         except FileNotFoundError:
             return SavedRules()
         except (OSError, ValueError, LookupError, TypeError, InvalidJson) as error:
@@ -152,6 +158,11 @@ class FaultStore(RuleStore):
         if removed is not None:
             self._free_slots.append(self._slots.pop(removed))
             del self._lines[removed]
+            self._counted.pop(removed, None)
+            return
+        counted = change.get("counted")
+        if counted is not None:
+            self._counted.setdefault(change["id"], {}).update(counted)
             return
         rule_id, slot = change["id"], change["slot"]
         self._free_slots.remove(slot)
@@ -192,6 +203,7 @@ class FaultStore(RuleStore):
             return
         self._free_slots.append(slot)
         del self._lines[rule_id]
+        self._counted.pop(rule_id, None)
         if not self._lines:
             self.clear()
             return
@@ -213,29 +225,48 @@ class FaultStore(RuleStore):
             self._counts = None
 
     def _forget(self) -> None:
-        self._slots, self._lines, self._line_count = {}, {}, 0
+        self._slots, self._lines, self._counted, self._line_count = {}, {}, {}, 0
         self._free_slots = list(range(RULES_MAX))[::-1]
 
     def _append(self, line: str) -> None:
         """Write the last change; all rules if the file has more lines than it needs."""
-        is_new = not 0 < self._line_count < 2 * len(self._lines) + SURPLUS_LINES_MAX
+        needed = len(self._lines) + sum(map(len, self._counted.values()))
+        is_new = not 0 < self._line_count < 2 * needed + SURPLUS_LINES_MAX
         self._line_count, lines_before = 0, self._line_count
         if is_new:
             head = json.dumps({"run": self._run, "last_number": self._last_number})
             temporary = self._rules_path.with_suffix(".new")
-            temporary.write_text("\n".join([head, *self._lines.values(), ""]))
+            counted = [_counted_line(*each) for each in self._counted.items()]
+            temporary.write_text("\n".join([head, *self._lines.values(), *counted, ""]))
             os.replace(temporary, self._rules_path)
-            self._line_count = len(self._lines)
+            self._line_count = len(self._lines) + len(counted)
             return
         with self._rules_path.open("a") as file:
             file.write(f"{line}\n")
         self._line_count = lines_before + 1
 
-    def count(self, state: RuleState) -> None:
+    def count(self, state: RuleState, counted: str = "") -> None:
         """Keep the counts of a rule that this process counts."""
         slot = state.active.slot
-        if self._counts is not None and slot >= 0 and not is_counted_by_workers(state):
-            self._counts.write(slot, state.counts)
+        if self._counts is None or slot < 0 or is_counted_by_workers(state):
+            return
+        self._counts.write(slot, state.counts)
+        if state.active.rule.per is not None and (matches := state.matches_of(counted)):
+            self._keep_counted(state, counted, matches)
+
+    def _keep_counted(self, state: RuleState, counted: str, matches: int) -> None:
+        """Keep the matches of one of those that a rule counts separately."""
+        known = self._counted.setdefault(state.active.id, {})
+        if known.get(counted) == matches:
+            return
+        known.pop(counted, None)
+        known[counted] = matches
+        if len(known) > COUNTERS_MAX:
+            del known[next(iter(known))]
+        try:
+            self._append(_counted_line(state.active.id, {counted: matches}))
+        except OSError as error:
+            _log.warning("fault rules will not survive the controller", reason=error)
 
     def refresh(self, state: RuleState) -> None:
         """Read the counts of a rule that workers count."""
@@ -249,6 +280,11 @@ def is_counted_by_workers(state: RuleState) -> bool:
     return state.active.rule.action.matches == "appends"
 
 
-def _restored(saved: dict[str, Any], counts: FaultCounts) -> RuleState:
+def _counted_line(rule_id: str, counted: Mapping[str, int]) -> str:
+    return json.dumps({"id": rule_id, "counted": counted})
+
+
+def _restored(saved: dict[str, Any], counts: FaultCounts, counted: Mapping[str, int]) -> RuleState:
     rule, slot = parse(FaultRule, saved["rule"]), saved["slot"]
-    return RuleState(ActiveRule(saved["id"], rule, slot, saved["added"]), counts.read(slot))
+    active = ActiveRule(saved["id"], rule, slot, saved["added"])
+    return RuleState(active, counts.read(slot), counted)

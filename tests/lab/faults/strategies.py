@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from hypothesis import strategies as st
 
@@ -12,6 +12,7 @@ from minibroker.lab.faults.actions import (
     ENTITY_FIELDS,
     POINTS,
 )
+from minibroker.lab.faults.fault_rule import CountedPer
 from minibroker.lab.schema import record_fields
 from minibroker_protocol import registry
 from minibroker_protocol.entities import selectable
@@ -20,6 +21,7 @@ from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.types import uuid_text
 from tests.lab.faults.messages import SERVED
 
+PER: Final = frozenset(get_args(CountedPer))
 KEYS: Final = sorted(map(ApiKey, APIS))
 _flags: Final = st.booleans()
 _texts: Final = st.text("ab*", min_size=1, max_size=3)
@@ -61,6 +63,10 @@ _OPTIONS: Final[dict[str, st.SearchStrategy[Any]]] = {
     "crash": st.booleans(),
     "part": st.sampled_from(["bit", "length", "correlation_id", "tagged_field", "truncate"]),
     "response": st.just({"throttle_time_ms": 7}),
+    "fields": st.just({"throttle_time_ms": 7}),
+    "jitter_ms": st.integers(1, 1000),
+    "distribution": st.sampled_from(["uniform", "exponential", "normal"]),
+    "adds": st.booleans(),
 }
 
 
@@ -80,7 +86,7 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
     if "point" in fields and draw(_flags):
         rule["point"] = draw(_OPTIONS["point"])
         names = list(POINTS[rule["point"]].selectors)
-    elif "api" in kind.selectors and (action == "replace" or draw(_flags)):
+    elif "api" in kind.selectors and (action in ("replace", "patch") or draw(_flags)):
         key = draw(st.sampled_from(KEYS))
         if _effective_from(key) is None:
             key = ApiKey.HEARTBEAT
@@ -97,7 +103,12 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
         rule[name] = draw(_SELECTORS[name])
     for name in draw(st.lists(st.sampled_from(list(_WHEN)), max_size=1)):
         rule[name] = draw(_WHEN[name])
+        per = sorted(PER.intersection(kind.selectors if "point" not in rule else names))
+        if per and kind.matches != "appends" and draw(_flags):
+            rule["per"] = draw(st.sampled_from(per))
     for name, is_needed in fields.items():
+        if name == "distribution" and "jitter_ms" not in rule:
+            continue
         if is_needed or (name not in ("bytes", "point", "at") and draw(_flags)):
             rule[name] = draw(_OPTIONS[name])
     if draw(_flags) and kind.places and "point" not in rule:

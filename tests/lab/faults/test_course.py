@@ -60,7 +60,7 @@ def finished(made: FaultCourse, response: Any) -> Any:
     for match in made.late_matches():
         changed = made.effect(match, response, bytes)
         if changed is not NO_EFFECT:
-            made.fire_late(match, Firing(match.active.id, 0.0, 0))
+            made.fire_late(match, Firing(match.active.id, 0.0, 0), changed)
             response = changed
     return response
 

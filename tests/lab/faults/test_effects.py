@@ -21,6 +21,7 @@ from minibroker.lab.faults.actions import (
     Hold,
     Kill,
     NeverAnswer,
+    Patch,
     Pause,
     Reorder,
     Replace,
@@ -28,20 +29,22 @@ from minibroker.lab.faults.actions import (
     ThrottleResponse,
 )
 from minibroker.lab.faults.execution import FaultExecutor
-from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
+from minibroker.lab.faults.fault_rule import FaultHold, FaultRule, check_rule
 from minibroker.lab.faults.matching import Candidate
+from minibroker.lab.faults.message_fields import copied
 from minibroker.lab.faults.register import FaultRegister
-from minibroker.lab.faults.response_fields import copied
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.schema import InvalidJson
 from minibroker_protocol import registry
-from minibroker_protocol.compiler import encode
+from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.headers import RequestHeader, encode_response_header
 from minibroker_protocol.messages.fetch import FetchResponse
 from minibroker_protocol.messages.metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
+    MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from minibroker_protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -78,6 +81,8 @@ RULES: Final = {
     "corrupt truncate": FaultRule(Corrupt(part="truncate")),
     "replace": FaultRule(Replace(response={"throttle_time_ms": 77})),
     "replace with the same": FaultRule(Replace(response={"throttle_time_ms": 0})),
+    "patch": FaultRule(Patch(fields={"throttle_time_ms": 77})),
+    "patch with the same": FaultRule(Patch(fields={"throttle_time_ms": 0})),
     "replace before": FaultRule(Replace(response={}, at="before")),
     "kill": FaultRule(Kill(process="worker-0")),
     "pause after": FaultRule(Pause(process="worker-0", pause_ms=1, at="after")),
@@ -197,10 +202,10 @@ async def test_rule_counts_a_hit_if_the_client_could_tell(
         conversation = Conversation()
         try:
             conversation.add(
-                rule._replace(api=key.name if isinstance(rule.action, Replace) else None)
+                rule._replace(api=key.name if isinstance(rule.action, Replace | Patch) else None)
             )
         except InvalidJson:
-            assert isinstance(rule.action, Replace)
+            assert isinstance(rule.action, Replace | Patch)
             assert not registry.throttle_versions(key).has(SERVED[key][1])
             continue
         outcome = await conversation.meet(key, version, copied(request), response)
@@ -208,7 +213,7 @@ async def test_rule_counts_a_hit_if_the_client_could_tell(
         view = conversation.register.view("1")
         assert view.matches == view.hits
         effective[key, version] = outcome != plain
-    if case == "replace with the same":
+    if case.endswith("with the same"):
         assert not any(effective.values())
         return
     assert any(effective.values())
@@ -319,3 +324,124 @@ async def test_throttled_response_is_late_as_before_kafka_2_0(
     await faults.mute()
     assert [round(each - began, 3) for each in sent] == [seconds]
     assert round(trio.current_time() - began, 3) == seconds
+
+
+# What only the response names ---------------------------------------------------------------------
+
+
+def metadata() -> MetadataResponse:
+    """Two topics of two partitions, led by broker 1."""
+    return MetadataResponse(
+        topics=[
+            MetadataResponseTopic(
+                name=name,
+                partitions=[
+                    MetadataResponsePartition(partition_index=index, leader_id=1, leader_epoch=5)
+                    for index in (0, 1)
+                ],
+            )
+            for name in ("a", "b")
+        ]
+    )
+
+
+async def changes(rule: FaultRule, request: MetadataRequest, version: int = 9) -> dict[str, Any]:
+    """What a rule changes in the response to Metadata: each field by its place."""
+    conversation = Conversation()
+    conversation.add(rule)
+    outcome = await conversation.meet(ApiKey.METADATA, version, request, metadata())
+    assert outcome.frame is not None
+    start = len(encode_response_header(ApiKey.METADATA, version, 1)) + 4
+    sent = decode(MetadataResponse, version, outcome.frame[start:])
+    found: dict[str, Any] = {}
+    for topic, plain in zip(sent.topics, metadata().topics, strict=True):
+        if topic.error_code:
+            found[f"{topic.name}.error"] = ErrorCode(topic.error_code).name
+        for one, other in zip(topic.partitions, plain.partitions, strict=True):
+            where = f"{topic.name}-{one.partition_index}"
+            if one.error_code:
+                found[f"{where}.error"] = ErrorCode(one.error_code).name
+            if one.leader_id != other.leader_id:
+                found[f"{where}.leader"] = one.leader_id
+    assert conversation.hits == [bool(found)]
+    return found
+
+
+ALL_TOPICS: Final = MetadataRequest(topics=None)
+BOTH_TOPICS: Final = MetadataRequest(
+    topics=[MetadataRequestTopic(name="a"), MetadataRequestTopic(name="b")]
+)
+NO_LEADER: Final = FaultRule(Error(error="LEADER_NOT_AVAILABLE"), api="Metadata")
+
+
+@pytest.mark.parametrize("request_", [ALL_TOPICS, BOTH_TOPICS])
+@pytest.mark.parametrize(
+    ("selectors", "failed"),
+    [
+        ({"topic": "b", "partition": 1}, ["b-1"]),
+        ({"partition": 0}, ["a-0", "b-0"]),
+        ({"topic": "c", "partition": 0}, []),
+        ({"topic": "a", "partition": 7}, []),
+    ],
+)
+async def test_error_of_a_partition_is_put_into_metadata(
+    request_: MetadataRequest, selectors: dict[str, Any], failed: list[str]
+) -> None:
+    found = await changes(NO_LEADER._replace(**selectors), copied(request_))
+    assert found == {f"{each}.error": "LEADER_NOT_AVAILABLE" for each in failed}
+
+
+async def test_topic_fails_also_if_the_request_names_none() -> None:
+    conversation = Conversation()
+    conversation.add(NO_LEADER._replace(topic="a"))
+    outcome = await conversation.meet(ApiKey.METADATA, 9, copied(ALL_TOPICS), metadata())
+    assert conversation.hits == [1]
+    expected = metadata()
+    expected.topics[0].error_code = int(ErrorCode.LEADER_NOT_AVAILABLE)
+    assert outcome.frame is not None
+    assert outcome.frame.endswith(encode(expected, 9))
+
+
+async def test_patch_changes_the_matching_elements_only() -> None:
+    fields = {"leader_id": -1, "error_code": 5}
+    rule = FaultRule(Patch(fields=fields), api="Metadata", topic="a", partition=1)
+    for request in (ALL_TOPICS, BOTH_TOPICS):
+        assert await changes(rule, copied(request)) == {
+            "a-1.error": "LEADER_NOT_AVAILABLE",
+            "a-1.leader": -1,
+        }
+    everywhere = FaultRule(Patch(fields={"leader_id": 7}), api="Metadata")
+    assert await changes(everywhere, copied(ALL_TOPICS)) == dict.fromkeys(
+        ("a-0.leader", "a-1.leader", "b-0.leader", "b-1.leader"), 7
+    )
+
+
+async def test_entity_of_a_response_has_the_error_of_the_first_rule() -> None:
+    conversation = Conversation()
+    conversation.add(
+        NO_LEADER._replace(partition=0),
+        FaultRule(Error(error="UNKNOWN_SERVER_ERROR"), api="Metadata", partition=0, topic="a"),
+        FaultRule(Error(error="UNKNOWN_SERVER_ERROR"), api="Metadata", partition=1, topic="a"),
+    )
+    await conversation.meet(ApiKey.METADATA, 9, copied(ALL_TOPICS), metadata())
+    assert conversation.hits == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rule", "path"),
+    [
+        (FaultRule(Patch(fields={"leader": 1}), api="Metadata"), "fields.leader"),
+        (FaultRule(Patch(fields={"leader_id": "x"}), api="Metadata"), "fields.leader_id"),
+        (FaultRule(Patch(fields={"leader_id": 1})), "api"),
+        (
+            FaultRule(Patch(fields={"leader_epoch": 1}), api="Metadata", version_max=6),
+            "fields.leader_epoch",
+        ),
+        (FaultRule(Patch(fields={"error_code": 1}), api="Metadata", group="g"), "group"),
+        (FaultRule(Delay(delay_ms=1), api="Metadata", partition=0), "partition"),
+    ],
+)
+def test_patch_that_can_change_nothing_is_rejected(rule: FaultRule, path: str) -> None:
+    with pytest.raises(InvalidJson) as raised:
+        check_rule(rule, SERVED)
+    assert [each.path for each in raised.value.faults] == [path]

@@ -144,6 +144,52 @@ async def test_delay_counts_from_the_hit(autojump_clock: MockClock) -> None:
     assert trio.current_time() - began == pytest.approx(5)
 
 
+@pytest.mark.parametrize(
+    ("adds", "seconds"), [((None, None), 5), ((None, True), 8), ((True, None), 5)]
+)
+async def test_delays_of_several_rules_add_up_if_they_say_so(
+    adds: tuple[bool | None, bool | None], seconds: int, autojump_clock: MockClock
+) -> None:
+    lab = Lab(
+        FaultRule(Delay(delay_ms=5000, adds=adds[0])), FaultRule(Delay(delay_ms=3000, adds=adds[1]))
+    )
+    began = trio.current_time()
+    await lab.ask()
+    assert trio.current_time() - began == pytest.approx(seconds)
+
+
+async def delays(count: int, seed: int | None, **fields: Any) -> list[float]:
+    """How long a rule delays each of several requests, in seconds."""
+    lab = Lab(FaultRule(Delay(**fields), seed=seed))
+    found = []
+    for _ in range(count):
+        began = trio.current_time()
+        await lab.ask()
+        found.append(round(trio.current_time() - began, 6))
+    return found
+
+
+async def test_random_delays_depend_on_the_seed_only(autojump_clock: MockClock) -> None:
+    first = await delays(20, 4, delay_ms=10, jitter_ms=90)
+    assert first == pytest.approx(await delays(20, 4, delay_ms=10, jitter_ms=90))
+    other = await delays(20, None, delay_ms=10, jitter_ms=90)
+    assert first != pytest.approx(other)
+    assert len(set(first)) == 20
+
+
+@pytest.mark.parametrize(
+    ("distribution", "mean", "least"),
+    [(None, 150, 100), ("uniform", 150, 100), ("exponential", 200, 100), ("normal", 100, 0)],
+)
+async def test_random_delays_have_their_distribution(
+    distribution: Any, mean: float, least: float, autojump_clock: MockClock
+) -> None:
+    found = await delays(500, 1, delay_ms=100, jitter_ms=100, distribution=distribution)
+    assert min(found) * 1000 >= least - 0.01
+    assert (max(found) * 1000 > 200.01) == (distribution in ("exponential", "normal"))
+    assert sum(found) / 500 * 1000 == pytest.approx(mean, rel=0.15)
+
+
 async def test_broker_action_is_passed_on() -> None:
     lab = Lab(FaultRule(Kill(process="worker-0")))
     await lab.ask()

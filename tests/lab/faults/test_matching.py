@@ -19,7 +19,7 @@ from minibroker.lab.faults.actions import (
     Refuse,
     Silent,
 )
-from minibroker.lab.faults.fault_rule import ActiveRule, FaultRule
+from minibroker.lab.faults.fault_rule import ActiveRule, FaultRule, check_rule
 from minibroker.lab.faults.matching import (
     CLIENT_ID,
     CONNECTION,
@@ -30,7 +30,7 @@ from minibroker.lab.faults.matching import (
     RuleIndex,
     matches_connection,
 )
-from minibroker.lab.schema import parse
+from minibroker.lab.schema import InvalidJson, parse
 from minibroker_protocol import registry
 from minibroker_protocol.entities import MessageEntity, entities
 from minibroker_protocol.headers import RequestHeader, encode_request_header
@@ -48,9 +48,14 @@ from minibroker_protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.types import uuid_from_text
-from tests.lab.faults.messages import request_of, served_versions
+from tests.lab.faults.messages import SERVED, request_of, served_versions
 from tests.lab.faults.strategies import rules
 
 FACTS = ConnectionAttributes(2, "PLAINTEXT", "127.0.0.1", "User:alice", "ab")
@@ -397,3 +402,78 @@ def test_rules_of_other_values_are_left_out() -> None:
     entities = [MessageEntity({Meaning.TOPIC: "t42"}, ())]
     found = [each.active.id for each in index.find({}, lambda: entities, no_topic)]
     assert found == ["42"]
+
+
+# Fields of requests -------------------------------------------------------------------------------
+
+
+def produce(acks: int) -> ProduceRequest:
+    topics = [TopicProduceData(name=name, partition_data=[PartitionProduceData()]) for name in "ab"]
+    return ProduceRequest(acks=acks, topic_data=topics)
+
+
+@pytest.mark.parametrize(("acks", "ids"), [(0, []), (1, ["1"]), (-1, [])])
+def test_field_of_a_request_is_selected(acks: int, ids: list[str]) -> None:
+    rule = parse(FaultRule, {"action": "observe", "api": "Produce", "request": {"acks": 1}})
+    assert matched(matcher(rule), ApiKey.PRODUCE, produce(acks)) == ids
+    of_topic = rule._replace(topic="b")
+    assert matched(matcher(of_topic), ApiKey.PRODUCE, produce(acks)) == ids
+    assert matched(matcher(rule._replace(topic="c")), ApiKey.PRODUCE, produce(acks)) == []
+
+
+def test_elements_are_selected_by_their_own_fields() -> None:
+    partitions = [FetchPartition(partition=at, current_leader_epoch=at % 2) for at in range(4)]
+    request = FetchRequest(topics=[FetchTopic(topic="t", partitions=partitions)])
+    fields = {"current_leader_epoch": 1, "isolation_level": 0}
+    rule = parse(FaultRule, {"action": "observe", "api": "Fetch", "request": fields})
+    made = matcher(rule)
+    assert made.forbids_fetch_sessions
+    found = made.match_request(FACTS, header(ApiKey.FETCH, 12), request, no_topic)
+    assert found is not None
+    assert [each.keys[Meaning.PARTITION] for each in found.matches[0].found] == [1, 3]
+    assert found.matches[0].claims == (1, 3)
+    assert made.match_request(FACTS, header(ApiKey.FETCH, 5), request, no_topic) is None
+
+
+def test_field_of_the_whole_fetch_leaves_its_session() -> None:
+    fields = {"session_epoch": 0}
+    rule = parse(FaultRule, {"action": "observe", "api": "Fetch", "request": fields})
+    assert not matcher(rule).forbids_fetch_sessions
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "message"),
+    [
+        ({"ack": 1}, "request.ack", "did you mean 'acks'"),
+        ({"acks": "all"}, "request.acks", "whole number"),
+        ({"acks": 2**15}, "request.acks", "range"),
+    ],
+)
+def test_field_that_no_request_has_is_rejected(
+    fields: dict[str, Any], path: str, message: str
+) -> None:
+    rule = parse(FaultRule, {"action": "observe", "api": "Produce", "request": fields})
+    with pytest.raises(InvalidJson) as raised:
+        check_rule(rule, SERVED)
+    (fault,) = raised.value.faults
+    assert fault.path == path
+    assert message in fault.message
+    with pytest.raises(InvalidJson, match="api: is missing: request depends on it"):
+        check_rule(rule._replace(api=None), SERVED)
+
+
+@pytest.mark.parametrize(
+    ("per", "counted"),
+    [
+        ("connection", str(FACTS.number)),
+        ("client_id", "ab"),
+        ("topic", "a"),
+        ("partition", "a-0"),
+        (None, ""),
+    ],
+)
+def test_separate_counts_are_by_the_first_match(per: Any, counted: str) -> None:
+    rule = FaultRule(Observe(), first=1, per=per)
+    found = matcher(rule).match_request(FACTS, header(ApiKey.PRODUCE, 7), produce(1), no_topic)
+    assert found is not None
+    assert found.matches[0].counted == counted

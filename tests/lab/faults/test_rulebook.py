@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minibroker.lab.errors import Conflict
 from minibroker.lab.faults.actions import Error, Observe, Reorder
-from minibroker.lab.faults.fault_rule import RULES_MAX, FaultRule
+from minibroker.lab.faults.fault_rule import COUNTERS_MAX, RULES_MAX, FaultRule
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rulebook import (
     Rulebook,
@@ -150,3 +150,73 @@ def test_view_has_given_fields_only() -> None:
     view = made.add(ERROR._replace(first=2), 1.0).view(3.5)
     assert view.rule == {"action": "error", "error": "NOT_COORDINATOR", "first": 2}
     assert (view.id, view.matches, view.hits, view.held, view.age_ms) == ("1", 0, 0, 0, 2500)
+
+
+# Separate counts, and rules after rules -----------------------------------------------------------
+
+
+def test_matches_are_counted_separately() -> None:
+    made = book(OBSERVE._replace(api="Produce", first=1, per="connection"))
+    order = [bool(fired(made, Candidate("1", None, counted=each))) for each in "aabaabc"]
+    assert order == [True, False, True, False, False, False, True]
+    (state,) = made.states()
+    assert (state.matches, state.hits) == (7, 3)
+
+
+def test_only_the_last_counters_are_known() -> None:
+    made = book(OBSERVE._replace(first=1, per="client_id"))
+    for number in range(COUNTERS_MAX + 1):
+        fired(made, Candidate("1", None, counted=str(number)))
+    assert fired(made, Candidate("1", None, counted="1")) == []
+    assert fired(made, Candidate("1", None, counted="0")) == ["1"]
+
+
+def test_late_rule_claims_by_its_separate_count() -> None:
+    made = book(ERROR._replace(first=1, per="connection"))
+    late = Candidate("1", None, is_late=True, counted="a")
+    assert fired(made, late) == ["1"]
+    assert fired(made, Candidate("1", None, counted="a")) == ["1"]
+    assert fired(made, late) == []
+
+
+def test_rule_begins_after_another_one_has_fired_for_an_earlier_request() -> None:
+    made = book(OBSERVE._replace(name="first", nth=2), OBSERVE._replace(after_rule="first"))
+    both = (Candidate("first", None), Candidate("2", None))
+    assert [fired(made, *both) for _ in range(4)] == [[], ["first"], ["2"], ["2"]]
+
+
+def test_what_fired_for_the_same_request_is_no_reason_to_begin() -> None:
+    made = book(OBSERVE._replace(name="first"), OBSERVE._replace(after_rule="first"))
+    assert fired(made, Candidate("first", None)) == ["first"]
+    assert fired(made, Candidate("2", None, fired=("first",))) == []
+    assert fired(made, Candidate("2", None)) == ["2"]
+
+
+def test_rule_rests_when_the_one_before_it_is_removed() -> None:
+    made = book(OBSERVE._replace(name="first"), OBSERVE._replace(after_rule="first"))
+    fired(made, Candidate("first", None))
+    made.remove("first")
+    assert fired(made, Candidate("2", None)) == []
+
+
+def test_rule_after_an_unknown_one_is_rejected_with_a_suggestion() -> None:
+    made = book(OBSERVE._replace(name="first"))
+    with pytest.raises(InvalidJson, match=r"after_rule: there is no rule 'frist'.*'first'"):
+        made.add(OBSERVE._replace(after_rule="frist"), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "path"),
+    [
+        ({"action": "observe", "per": "connection"}, "per"),
+        ({"action": "fail_append", "per": "topic", "first": 1}, "per"),
+        ({"action": "refuse", "per": "topic", "first": 1}, "per"),
+        ({"action": "hold", "point": "transaction.prepared", "per": "group", "first": 1}, "per"),
+        ({"action": "delay", "delay_ms": 1, "seed": 4}, "seed"),
+        ({"action": "delay", "delay_ms": 1, "distribution": "normal"}, "distribution"),
+    ],
+)
+def test_count_or_chance_without_effect_is_rejected(rule: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidJson) as raised:
+        book(parse(FaultRule, rule))
+    assert [each.path for each in raised.value.faults] == [path]

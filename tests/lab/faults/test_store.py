@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,8 @@ def added(store: FaultStore, book: Rulebook, rule: FaultRule, now: float = 0.0) 
 def test_any_rules_are_read_back_with_their_counts(
     tmp_path: Path, drawn: list[tuple[dict[str, Any], int]], data: st.DataObject
 ) -> None:
-    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    store, book = FaultStore(folder, RUN), Rulebook(SERVED)
     for rule, matches in drawn:
         state = added(store, book, parse(FaultRule, rule), 5.5)
         is_shared = state.active.rule.action.matches == "appends"
@@ -49,7 +51,7 @@ def test_any_rules_are_read_back_with_their_counts(
             rule_id = data.draw(st.sampled_from([each.id for each in book.active()]))
             book.remove(rule_id)
             store.remove(rule_id)
-    saved = FaultStore(tmp_path, RUN).load()
+    saved = FaultStore(folder, RUN).load()
     restored = Rulebook(SERVED)
     restored.restore(*saved)
     assert [(each.active, each.counts) for each in restored.states()] == [
@@ -57,7 +59,7 @@ def test_any_rules_are_read_back_with_their_counts(
     ]
     if saved.rules:
         assert restored.last_number == book.last_number
-    assert FaultStore(tmp_path, RUN + 1).load() == SavedRules()
+    assert FaultStore(folder, RUN + 1).load() == SavedRules()
 
 
 def test_counts_of_workers_are_read_and_not_overwritten(tmp_path: Path) -> None:
@@ -163,3 +165,18 @@ def test_full_disk_is_an_error_without_a_leak(
         FaultCounts(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before
     assert (tmp_path / FAULT_COUNTS_FILE).exists()
+
+
+def test_separate_counts_are_read_back_and_take_no_more_lines_than_they_need(
+    tmp_path: Path,
+) -> None:
+    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
+    state = added(store, book, FaultRule(Observe(), first=2, per="client_id"))
+    for match in range(10 * SURPLUS_LINES_MAX):
+        counted = f"c{match % 3}"
+        book.decide([Candidate(state.active.id, None, counted=counted)], 0.0)
+        store.count(state, counted)
+    assert len((tmp_path / FAULT_RULES_FILE).read_text().splitlines()) <= SURPLUS_LINES_MAX + 10
+    (restored,) = FaultStore(tmp_path, RUN).load().rules
+    assert [restored.matches_of(each) for each in ("c0", "c1", "c2", "c3")] == [334, 333, 333, 0]
+    assert (restored.matches, restored.hits) == (state.matches, state.hits) == (1000, 6)

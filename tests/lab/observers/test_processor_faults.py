@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from minibroker.lab.faults.actions import UNKNOWN_TAG, UNKNOWN_VALUE
+from minibroker.lab.faults.damage import UNKNOWN_TAG, UNKNOWN_VALUE
 from minibroker.testing import MiniBroker
 from minibroker.testing.faults import FaultHandle
 from minibroker_protocol.errors import ErrorCode
@@ -289,6 +289,7 @@ ACTIONS: dict[str, tuple[dict[str, Any], Callable[[Meeting], None]]] = {
     "corrupt bit": ({"part": "bit", "bytes": 0}, has_changed_bit),
     "corrupt tagged_field": ({"part": "tagged_field"}, has_unknown_field),
     "replace": ({"response": {"throttle_time_ms": 77}}, is_replaced),
+    "patch": ({"fields": {"throttle_time_ms": 77}}, is_replaced),
     "observe": ({}, is_as_usual),
 }
 APIS = {"topic": "ListOffsets", "partition": "ListOffsets", "topic_id": "Metadata"}

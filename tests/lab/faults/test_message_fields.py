@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.lab.faults.response_fields import response_faults, set_fields
+from minibroker.lab.faults.message_fields import response_faults, set_fields
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.messages.fetch import FetchResponse
 from minibroker_protocol.messages.metadata import MetadataResponse

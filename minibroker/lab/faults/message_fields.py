@@ -1,25 +1,31 @@
-"""Fields of responses as JSON, for rules that replace them.
+"""Fields of messages as JSON, for rules that select by them or change them.
 
-Owns the conversion of JSON values to the fields of a message. It must never know an API. Invariant:
-what ``response_faults`` accepts, ``set_fields`` can set and the message can encode. Kafka's
-``JsonConverter`` classes.
+Owns the conversion of JSON values to the fields of a message, and the fields that a rule can find
+at what a message names: those of the message itself, and of the elements of its arrays. It must
+never know an API. Invariant: what ``response_faults`` and ``element_faults`` accept, ``set_fields``
+can set and the message can encode. Kafka's ``JsonConverter`` classes.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
 
 from minibroker.lab.schema import Fault, unknown_field
 from minibroker_protocol.compiler import encode
+from minibroker_protocol.entities import element_of, is_entity_array
 from minibroker_protocol.errors import EncodeError
-from minibroker_protocol.schema import Array, Field, Message, Struct
+from minibroker_protocol.schema import NO_VERSIONS, Array, Field, Message, Struct, Versions
 from minibroker_protocol.types import uuid_from_text
 
 _STRING_BYTES_MAX: Final = 2**15 - 1
 """The longest text in versions that are not flexible."""
+
+VERSION_MAX: Final = 2**15 - 1
 
 _INTEGERS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint16": 17, "uint32": 33}
 
@@ -44,10 +50,113 @@ def set_fields(struct: Struct, fields: Mapping[str, object]) -> None:
         setattr(struct, name, _value(known[name].kind, value))
 
 
+# Fields of elements -------------------------------------------------------------------------------
+
+
+class ElementField(NamedTuple):
+    """A field of a message, or of the elements of its arrays."""
+
+    field: Field
+    arrays: tuple[Field, ...]
+    """The arrays around it, from the outside."""
+
+    def versions(self) -> list[int]:
+        """The versions that have it."""
+        around = [self.field.versions, *(array.versions for array in self.arrays)]
+        least, greatest = max(each.low for each in around), min(each.high for each in around)
+        return list(range(least, min(greatest, VERSION_MAX) + 1))
+
+
+@cache
+def element_fields(cls: type[Struct]) -> Mapping[str, tuple[ElementField, ...]]:
+    """All fields of a message that have one value for an element, by name."""
+    found: defaultdict[str, list[ElementField]] = defaultdict(list)
+
+    def walk(struct: type[Struct], arrays: tuple[Field, ...]) -> None:
+        for item in struct.__fields__:
+            if is_entity_array(item):
+                walk(element_of(item), (*arrays, item))
+            else:
+                found[item.name].append(ElementField(item, arrays))
+
+    walk(cls, ())
+    return {name: tuple(fields) for name, fields in found.items()}
+
+
+def element_faults(cls: type[Struct], fields: Mapping[str, object], path: str) -> Iterator[Fault]:
+    """Yield what is wrong with JSON fields that elements of a message should have."""
+    known = element_fields(cls)
+    for name, value in fields.items():
+        if name not in known:
+            yield unknown_field(f"{path}.{name[:60]}", name, known)
+            continue
+        faults = [[*_value_faults(each.field, value, f"{path}.{name}")] for each in known[name]]
+        if all(faults):
+            yield from faults[-1]
+
+
+def patch_versions(cls: type[Message], name: str, value: object) -> list[int]:
+    """The versions of a message in which a field of that name can have a value."""
+    declared = cls.__versions__
+    return [
+        version
+        for version in range(declared.low, declared.high + 1)
+        if any(
+            version in each.versions() and _can_encode_element(cls, each, value, version)
+            for each in element_fields(cls)[name]
+        )
+    ]
+
+
+def _can_encode_element(
+    cls: type[Message], found: ElementField, value: object, version: int
+) -> bool:
+    if [*_value_faults(found.field, value, "")]:
+        return False
+    message = cls()
+    struct: Struct = message
+    for array in found.arrays:
+        element = element_of(array)()
+        setattr(struct, array.name, [element])
+        struct = element
+    set_fields(struct, {found.field.name: value})
+    return _encodes(message, version)
+
+
+def comparable(cls: type[Struct], name: str, value: object) -> frozenset[Any]:
+    """The values that a JSON value stands for in the fields of that name."""
+    return frozenset(
+        _value(each.field.kind, value)
+        for each in element_fields(cls)[name]
+        if not [*_value_faults(each.field, value, "")]
+    )
+
+
+@cache
+def field_versions(cls: type[Struct], name: str) -> Versions:
+    """The versions of a message that have a field."""
+    return next((item.versions for item in cls.__fields__ if item.name == name), NO_VERSIONS)
+
+
+def owner_of(structs: Sequence[Struct], name: str, version: int) -> Struct | None:
+    """The innermost of nested structs that has a field in a version."""
+    for struct_ in reversed(structs):
+        if field_versions(type(struct_), name).has(version):
+            return struct_
+    return None
+
+
+# Whole messages -----------------------------------------------------------------------------------
+
+
 def can_encode(cls: type[Message], fields: Mapping[str, object], version: int) -> bool:
     """Whether a message with JSON fields that were checked can be encoded in a version."""
     message = cls()
     set_fields(message, fields)
+    return _encodes(message, version)
+
+
+def _encodes(message: Message, version: int) -> bool:
     try:
         encode(message, version)
     except EncodeError:
