@@ -78,10 +78,11 @@ class ApiPart(NamedTuple):
 
 
 class ApiReply(NamedTuple):
-    """The result of ``execute`` and the nanoseconds that it took."""
+    """The result of ``execute``, its work, and how long it waited, e.g. for records."""
 
     reply: Any
     worked_ns: int
+    waited_ns: int = 0
 
 
 class ClockAdvanced(NamedTuple):
