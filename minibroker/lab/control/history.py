@@ -1,7 +1,7 @@
 """The recent past of usage and lag, so that a page shows plots at once when it is opened.
 
-Owns how often which values are sampled, and how many are kept. It must never know a page. Invariant:
-the memory is bounded by the limits below. Kafka leaves histories to monitoring.
+Owns how often which values are sampled, and how many are kept. It must never know a page. The
+invariant: the memory is bounded by the limits below. Kafka leaves histories to monitoring.
 """
 
 from __future__ import annotations
