@@ -40,6 +40,24 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_anchors_lead_to_headings(page: Path) -> None:
+    dead = []
+    for target, anchor in re.findall(r"\]\(([^):#]*)#([^)]+)\)", page.read_text()):
+        linked = page.parent / target if target else page
+        if linked.suffix == ".md" and anchor not in headings(linked):
+            dead.append(f"{target}#{anchor}")
+    assert dead == []
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them, and those set in HTML."""
+    text = page.read_text()
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    plain = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+    return {*plain, *re.findall(r"<a (?:id|name)=\"([^\"]+)\"", text)}
+
+
 def test_test_in_the_readme_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(blocks("README.md", "python")[0])
     pytester.runpytest_subprocess(*PLUGINS_OFF).assert_outcomes(passed=1)

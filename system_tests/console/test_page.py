@@ -27,6 +27,17 @@ CROWD = 2000
 PHONE = (390, 844)
 
 
+def test_page_works_at_the_printed_url_with_a_token(browser: Browser) -> None:
+    with start_minibroker("--control", "0.0.0.0:0") as broker:
+        page = Page(browser, broker)
+        assert "@" in page.origin
+        page.find("#tab-faults").click()
+        page.wait(lambda: "No rule is set" in page.text("#faults"), "the view to be drawn")
+        page.find("#faults-form button").click()
+        page.wait(lambda: page.count("#faults tbody tr") == 1, "a rule to be added")
+        browser.driver.get("about:blank")
+
+
 def test_listeners_queues_and_processors_are_drawn(limited: Limited, open_page: OpenPage) -> None:
     broker = limited(
         "max.connections=100",

@@ -16,7 +16,8 @@ from system_tests.connections.dialling import change_clock
 from system_tests.console.conftest import Limited, OpenPage
 from system_tests.console.test_page import PHONE, SCRIPT
 from system_tests.harness.brokers import RunningBroker
-from system_tests.harness.waiting import PATIENCE_S
+from system_tests.harness.control import ask
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.minibroker
 
@@ -81,6 +82,23 @@ def test_quota_from_its_setting_to_the_end_of_a_throttle(
     page.find("#throttles button").click()
     page.wait(lambda: "Click an entity" in page.text("#explained"), "no selection")
     assert page.count(f"#throttles {pressed}") == 0
+
+
+def test_line_of_usage_is_there_on_load(limited: Limited, open_page: OpenPage) -> None:
+    broker = limited("quota.producer.default=1000000")
+    produce(broker, "shop", 20_000)
+
+    def samples() -> int:
+        uses = ask(broker, "GET", "/v1/quotas/history")["uses"]
+        return sum(len(use["rates"]) for use in uses)
+
+    wait_until(lambda: samples() >= 2, "two samples")
+    page = open_page(broker)
+    page.find("#tab-quotas").click()
+    line = "#uses tr[data-type=produce] .use"
+    page.wait(lambda: page.count(line) == 1, "the client to be drawn")
+    started = float(str(page.find(line).get_attribute("d")).partition(" ")[0].removeprefix("M"))
+    assert started <= 118, "it starts at least two seconds ago: the page is younger"
 
 
 @pytest.mark.parametrize("dark", [False, True])

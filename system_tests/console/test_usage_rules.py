@@ -182,3 +182,23 @@ def test_verdict_describes_current_or_past_throttle(rules: Browser) -> None:
     assert verdict(None, 0) == "A request now would not wait"
     assert verdict(None, 9500) == "A request now would wait 9.5 s"
     assert verdict({"api": "Fetch", "ago_ms": 12_000}, 9500) == "Fetch waited 9.5 s, 12 s ago"
+
+
+def test_sampled_usage_is_put_before_what_is_known(rules: Browser) -> None:
+    key = '["produce","","c"]'
+    past = {"type": "produce", "user": "", "client_id": "c"}
+    past |= {"rates": [None, 1.5, 2.5, 3.5], "throttled": [False, False, True, False]}
+    history = {"interval_ms": 2000, "sampled_ago_ms": 500, "uses": [past]}
+    known = {"newest": None, "throttles": [], "lines": {}}
+    script = """const { recall } = await import("/console/usage.js");
+        const known = { ...args[0], lines: new Map(args[1]) };
+        return [...recall(known, args[2], 10_000).lines]"""
+    first = rules.run(script, known, [], history)
+    points = [(point["at"], point["rate"], point["throttled"]) for point in first[0][1]]
+    assert first[0][0] == key
+    assert points == [(5500, 1.5, False), (7500, 2.5, True), (9500, 3.5, False)]
+    present = [{"at": 9000, "rate": 9, "throttled": False}]
+    again = rules.run(script, known, [[key, present]], history)
+    assert [point["at"] for point in again[0][1]] == [5500, 7500, 9000]
+    later = rules.run(script.replace("10_000", "128_000"), known, [], history)
+    assert [point["at"] for point in later[0][1]] == [123_500, 125_500, 127_500]

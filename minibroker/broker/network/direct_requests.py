@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import os
 import struct
-import time
 from collections.abc import Awaitable, Generator
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -111,7 +110,7 @@ class SingleResponse:
 class SingleDelay:
     """A request that waits for records, and its further attempts."""
 
-    __slots__ = ("_codec", "_delayed", "_local_worker", "_since_ns", "cost")
+    __slots__ = ("_codec", "_delayed", "_local_worker", "cost")
 
     def __init__(
         self, local_worker: LocalWorker, cost: RequestCost, codec: _Codec, delayed: Delayed
@@ -120,7 +119,6 @@ class SingleDelay:
         self.cost = cost
         self._codec = codec
         self._delayed = delayed
-        self._since_ns = time.perf_counter_ns()
 
     @property
     def deadline(self) -> float:
@@ -142,13 +140,13 @@ class SingleDelay:
         leaves = self._delayed.attempt(is_over=is_over)
         worked_ns = timer() - started_ns
         cost.io_ns += worked_ns
+        cost.owners_ns += worked_ns
         self._local_worker.work_time.move(self._local_worker.account, worked_ns)
         if leaves is self._delayed:
             return self
         if not isinstance(leaves, tuple):
             cost.io_ns = cost.owners_ns = 0
             return None
-        cost.owners_ns += time.perf_counter_ns() - self._since_ns
         cost.is_direct = True
         return SingleResponse(self._codec, cost.header.correlation_id, leaves)
 

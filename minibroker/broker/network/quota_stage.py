@@ -103,7 +103,9 @@ class RequestCost:
     response: Any
     """The response of the API, without throttle time; None if there is none."""
     owners_ns = 0
-    """Time spent waiting for the processes that execute the request, including their work."""
+    """Time until the processes that execute the request have done so: their queues and their work,
+    but not their waits, e.g. for records.
+    """
     io_ns = 0
     """Work of those processes."""
     worked_ns = 0

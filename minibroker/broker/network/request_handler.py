@@ -596,11 +596,13 @@ class RequestExecution:
                 first_only=first_only,
                 on_sent=self._prepare,
             )
+        waited_ns = 0
         for owner, answer in zip(owners, answers, strict=True):
             if answer is not None:
                 replies[owner] = answer.reply
                 self._cost.io_ns += answer.worked_ns
-        self._cost.owners_ns += time.perf_counter_ns() - started_ns
+                waited_ns = max(waited_ns, answer.waited_ns)
+        self._cost.owners_ns += time.perf_counter_ns() - started_ns - waited_ns
 
     async def _request(
         self, api: ServedApi, owner: Owner, peer: Link | LocalPeer, part: ApiPart

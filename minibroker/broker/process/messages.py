@@ -78,10 +78,11 @@ class ApiPart(NamedTuple):
 
 
 class ApiReply(NamedTuple):
-    """The result of ``execute`` and the nanoseconds that it took."""
+    """The result of ``execute``, its work, and how long it waited, e.g. for records."""
 
     reply: Any
     worked_ns: int
+    waited_ns: int = 0
 
 
 class ClockAdvanced(NamedTuple):
@@ -107,6 +108,15 @@ class LogsRequest(NamedTuple):
     """
 
     topic: str
+
+
+class PartitionLogsRequest(NamedTuple):
+    """Request for those of some partitions that an I/O worker owns.
+
+    Answered with ``{(topic, partition): LogView}``.
+    """
+
+    partitions: tuple[tuple[str, int], ...]
 
 
 class CompactRequest(NamedTuple):
@@ -174,6 +184,16 @@ class GroupsRequest(NamedTuple):
     """Request for the groups of an I/O worker, or for the details of one group."""
 
     group_id: str | None = None
+
+
+class CommittedOffsetsRequest(NamedTuple):
+    """Request for the committed offsets of an I/O worker's groups, as far as they are at most
+    ``offsets_max``.
+
+    Answered with ``{group_id: {(topic, partition): offset}}``.
+    """
+
+    offsets_max: int
 
 
 class ProducerIdsRequest(NamedTuple):

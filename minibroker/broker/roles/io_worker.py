@@ -10,6 +10,7 @@ there. Kafka's ``KafkaRequestHandler``, ``ReplicaManager`` and ``GroupCoordinato
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -490,10 +491,12 @@ class _Worker:
         return b"" if last is None else last.load()
 
     async def _finish(self, reply: Awaitable[Any], worked_ns: int) -> ApiReply:
-        account = Account()
+        account, started_ns = Account(), time.perf_counter_ns()
         with self._env.work_time.charge(account):
             result = await reply
-        return ApiReply(result, worked_ns + account.worked_ns)
+        elapsed_ns = time.perf_counter_ns() - started_ns
+        waited_ns = max(elapsed_ns - account.worked_ns, 0)
+        return ApiReply(result, worked_ns + account.worked_ns, waited_ns)
 
     def _figures(self) -> Iterator[LogFigures]:
         for (topic, partition), log in self._logs.items():

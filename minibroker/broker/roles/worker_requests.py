@@ -8,9 +8,9 @@ tools ask the brokers themselves, and have no actions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from minibroker.broker.groups.events import (
     AssignmentPlanned,
@@ -20,15 +20,20 @@ from minibroker.broker.groups.events import (
     RebalanceRequested,
 )
 from minibroker.broker.groups.membership import encode_assignment
+from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.process.messages import (
     ActionReply,
     ActionRequest,
+    ApiPart,
+    ApiReply,
+    CommittedOffsetsRequest,
     CompactRequest,
     DeleteGroups,
     GroupsRequest,
     LogsRequest,
     LogView,
+    PartitionLogsRequest,
 )
 from minibroker.broker.process.worker_snapshots import SNAPSHOT_REQUESTS
 from minibroker_protocol.errors import ErrorCode
@@ -41,6 +46,10 @@ if TYPE_CHECKING:
     from minibroker.broker.process.log_cleaner import LogCleaner
     from minibroker.broker.process.worker_snapshots import WorkerSnapshots
     from minibroker.broker.transactions.service import TransactionService
+
+
+STEP_LOGS_MAX: Final = 20
+"""Logs in one step of a worker's loop when many are asked for: each may have to be opened."""
 
 
 class RequestedWorker(Protocol):
@@ -59,6 +68,10 @@ class RequestedWorker(Protocol):
     def owns(self, topic: str, partition: int) -> bool: ...
 
     def partition(self, topic: str, index: int) -> Partition | None: ...
+
+    def execute(self, request: ApiPart) -> ApiReply | Awaitable[ApiReply]: ...
+
+    async def sleep_real(self, seconds: float) -> None: ...
 
     def snapshots(self) -> WorkerSnapshots:
         """The worker's part of snapshots of the broker."""
@@ -142,12 +155,17 @@ class ControllerRequests:
         worker = self._worker
         if isinstance(request, CompactRequest):
             return worker.cleaner.compact(request.topic)
-        if isinstance(request, LogsRequest):
-            return self._log_views(request.topic)
+        if isinstance(request, ApiPart):
+            return worker.execute(request)
+        if isinstance(request, LogsRequest | PartitionLogsRequest):
+            return self._view_logs(request)
+        if isinstance(request, CommittedOffsetsRequest):
+            return self._committed_offsets(request.offsets_max)
         if isinstance(request, GroupsRequest):
-            if request.group_id is None:
-                return worker.groups.list_groups()
-            return worker.groups.describe(request.group_id, full=True)
+            groups, group_id = worker.groups, request.group_id
+            return (
+                groups.list_groups() if group_id is None else groups.describe(group_id, full=True)
+            )
         if isinstance(request, ActionRequest):
             return act(worker, request, self._on_log)
         if isinstance(request, DeleteGroups):
@@ -156,18 +174,53 @@ class ControllerRequests:
             return worker.snapshots().handle(request)
         raise TypeError(f"a worker cannot handle {type(request).__name__}")
 
-    def _log_views(self, topic: str) -> dict[int, LogView]:
-        known = self._worker.image.topics.get(topic)
+    def _view_logs(self, request: LogsRequest | PartitionLogsRequest) -> Any:
+        if isinstance(request, PartitionLogsRequest):
+            return self._partition_logs(request.partitions)
+        known = self._worker.image.topics.get(request.topic)
         views: dict[int, LogView] = {}
         for index in range(len(known.partitions) if known else 0):
-            if self._worker.owns(topic, index):
-                with suppress(LogError):  # Shown as a partition without a log.
-                    partition = self._worker.partition(topic, index)
-                    if partition is not None:
-                        views[index] = _log_view(partition)
+            view = self._log_view(request.topic, index)
+            if view is not None:
+                views[index] = view
         return views
 
+    async def _partition_logs(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[tuple[str, int], LogView]:
+        views: dict[tuple[str, int], LogView] = {}
+        for number, (topic, index) in enumerate(partitions):
+            view = self._log_view(topic, index)
+            if view is not None:
+                views[topic, index] = view
+            if number % STEP_LOGS_MAX == 0:
+                await self._worker.sleep_real(0)
+        return views
 
-def _log_view(partition: Partition) -> LogView:
-    log = partition.log
-    return LogView(log.log_start_offset, partition.high_watermark, log.log_end_offset, log.size)
+    def _log_view(self, topic: str, index: int) -> LogView | None:
+        """The view of a log; None if it is not here, or can't be opened."""
+        worker = self._worker
+        known = worker.image.topics.get(topic)
+        if known is None or index >= len(known.partitions) or not worker.owns(topic, index):
+            return None
+        with suppress(LogError):
+            partition = worker.partition(topic, index)
+            if partition is not None:
+                log = partition.log
+                return LogView(
+                    log.log_start_offset, partition.high_watermark, log.log_end_offset, log.size
+                )
+        return None
+
+    def _committed_offsets(self, offsets_max: int) -> dict[str, dict[tuple[str, int], int]]:
+        groups, found = self._worker.groups, {}
+        for group in groups.list_groups():
+            offsets_max -= group.offsets
+            if offsets_max < 0:
+                break
+            offsets = groups.committed(group.group_id)
+            if isinstance(offsets, OffsetTable):
+                found[group.group_id] = {
+                    (topic, index): committed.offset for topic, index, committed in offsets
+                }
+        return found

@@ -15,6 +15,7 @@ from minibroker.broker.log.data_directory import FAULT_RULES_FILE
 from minibroker.broker.process.environment import FIRST_INCARNATION
 from minibroker.broker.settings import CONTROL_TOKEN, JOURNAL_ENABLE
 from minibroker.lab.control.broker import ControlledBroker
+from minibroker.lab.control.history import LAG_SAMPLE_S, USAGE_SAMPLE_S, committed_offsets
 from minibroker.lab.control.serve import serve
 from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched
 
@@ -46,6 +47,7 @@ def attach_control(
     if env.journal_counts.is_on or (is_first and env.settings[JOURNAL_ENABLE]):
         broker.journal.begin()
     if env.control is not None:
+        nursery.start_soon(sample_forever, broker)
         nursery.start_soon(
             partial(
                 serve,
@@ -73,6 +75,25 @@ def _handle_fault_requests(broker: ControlledBroker) -> None:
         await broker.faults.act(request)
 
     broker.publisher.handlers |= {FaultMatched: decide, FaultHeld: hold, FaultAct: act}
+
+
+async def sample_forever(broker: ControlledBroker) -> None:
+    """Sample the usage of quotas and the lag of groups while there are any, until cancelled."""
+    clock, ticks = broker.env.clock, 0
+    while True:
+        await clock.sleep_real(USAGE_SAMPLE_S)
+        ticks += 1
+        if broker.scope.quotas.enabled:
+            # Imported with the first quota or offset: most brokers in tests have none.
+            from minibroker.lab.control.quotas import UsageHistory
+
+            broker.state(UsageHistory).sample()
+        if ticks % (LAG_SAMPLE_S // USAGE_SAMPLE_S) == 0:
+            offsets = await committed_offsets(broker)
+            if offsets:
+                from minibroker.lab.control.lag import LagHistory
+
+                await broker.state(LagHistory).sample(offsets)
 
 
 def _operations() -> Sequence[ApiOperation]:

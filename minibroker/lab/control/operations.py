@@ -18,6 +18,7 @@ from minibroker.lab.control.console import CONSOLE_OPERATIONS, INDEX_OPERATIONS
 from minibroker.lab.control.faults import FAULT_OPERATIONS
 from minibroker.lab.control.groups import GROUP_OPERATIONS
 from minibroker.lab.control.journal import JOURNAL_OPERATIONS
+from minibroker.lab.control.lag import LAG_OPERATIONS
 from minibroker.lab.control.namespaces import NAMESPACE_OPERATIONS
 from minibroker.lab.control.operation import ApiOperation
 from minibroker.lab.control.quotas import QUOTA_OPERATIONS
@@ -30,6 +31,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     *CLUSTER_OPERATIONS,
     *TOPIC_OPERATIONS,
     *GROUP_OPERATIONS,
+    *LAG_OPERATIONS,
     *CONNECTION_OPERATIONS,
     *CLIENT_METRICS_OPERATIONS,
     *QUOTA_OPERATIONS,

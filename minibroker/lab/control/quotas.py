@@ -10,12 +10,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, TypeAlias
 
-from minibroker.broker.quotas.entity import Bound, bound_of, desanitize
+from minibroker.broker.quotas.entity import Bound, Tags, bound_of, desanitize
 from minibroker.broker.quotas.explain import explain, tags_of
 from minibroker.broker.quotas.ledger import NamedThrottle, QuotaLedger, QuotaUsage
 from minibroker.broker.quotas.manager import EXEMPT, ClientQuotaManager
 from minibroker.broker.quotas.types import BY_NAME, CLIENT_QUOTA_TYPES, QuotaType
 from minibroker.broker.settings import QUOTA_THROTTLE_MODE
+from minibroker.lab.control.history import (
+    USAGE_COUNTERS_MAX,
+    USAGE_SAMPLE_S,
+    USAGE_SAMPLES_MAX,
+    History,
+)
 from minibroker.lab.control.operation import Operations
 from minibroker.lab.errors import NotFound
 from minibroker.lab.schema import Doc, Fault, InvalidJson
@@ -92,6 +98,26 @@ class QuotasView(NamedTuple):
         int, Doc("Number of counters, including unused ones that have not expired.")
     ]
     throttles: Annotated[tuple[QuotaThrottle, ...], Doc("The most recent throttles, newest first.")]
+
+
+class PastUse(NamedTuple):
+    """The usage of the clients that share a counter, at each past sample, oldest first."""
+
+    type: QuotaKind
+    user: Annotated[str, Doc("As in `QuotaUse`.")]
+    client_id: str
+    rates: Annotated[tuple[float | None, ...], Doc("Null where it was not known.")]
+    throttled: Annotated[
+        tuple[bool, ...], Doc("Whether there was a throttle since the sample before.")
+    ]
+
+
+class UsageHistoryView(NamedTuple):
+    """The usage of quotas in the last two minutes."""
+
+    interval_ms: Annotated[int, Doc("Real time between two samples.")]
+    sampled_ago_ms: Annotated[int, Doc("Real time since the last sample.")]
+    uses: tuple[PastUse, ...]
 
 
 class QuotaQuery(NamedTuple):
@@ -204,6 +230,52 @@ def _use(quotas: ClientQuotaManager, entry: QuotaUsage, now_ms: int) -> QuotaUse
         throttled_ago_ms=None if entry.last is None else max(0, now_ms - entry.last.at_ms),
         last_throttle_ms=None if entry.last is None else entry.last.throttle_ms,
     )
+
+
+class UsageHistory:
+    """Keeps samples of one broker's quotas: rates, and whether clients were throttled."""
+
+    def __init__(self, broker: ControlledBroker) -> None:
+        self._env = broker.env
+        self._now_ms = clock_now_ms(broker.env.clock)
+        self.samples: History[tuple[str, Tags], tuple[float, bool]] = History(
+            USAGE_SAMPLES_MAX, USAGE_COUNTERS_MAX
+        )
+
+    def sample(self) -> None:
+        """Keep the present usage."""
+        since_ms, self._now_ms = self._now_ms, clock_now_ms(self._env.clock)
+        entries = self._env.ledger.entries(self._now_ms, USAGE_COUNTERS_MAX)
+        values = {
+            (entry.kind, entry.tags): (entry.usage.rate, _was_throttled(entry, since_ms))
+            for entry in entries
+            if entry.kind != EXEMPT
+        }
+        self.samples.add(values, self._env.clock.real_s())
+
+
+def _was_throttled(entry: QuotaUsage, since_ms: int) -> bool:
+    return entry.last is not None and entry.last.at_ms + entry.last.throttle_ms > since_ms
+
+
+@QUOTA_OPERATIONS.add("GET", "/v1/quotas/history")
+async def get_usage_history(broker: ControlledBroker) -> UsageHistoryView:
+    """Return the usage of quotas in the last two minutes."""
+    samples, now = broker.state(UsageHistory).samples, broker.env.clock.real_s()
+    uses = []
+    for kind, tags in samples.keys():  # noqa: SIM118 - a method of its own
+        values = samples.of((kind, tags))
+        uses.append(
+            PastUse(
+                BY_NAME[kind].row.control_name,
+                tags.user,
+                tags.client,
+                tuple(value and round(value[0], 3) for value in values),
+                tuple(value is not None and value[1] for value in values),
+            )
+        )
+    ago_ms = max(0, round((now - samples.sampled_at) * 1000))
+    return UsageHistoryView(USAGE_SAMPLE_S * 1000, ago_ms, tuple(uses))
 
 
 @QUOTA_OPERATIONS.add("GET", "/v1/quotas/explain")

@@ -7,12 +7,17 @@ except compaction, which its cleaner decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from minibroker.broker.metadata.placement import partition_owner
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.process.messages import CompactRequest, LogsRequest, LogView
+from minibroker.broker.process.messages import (
+    CompactRequest,
+    LogsRequest,
+    LogView,
+    PartitionLogsRequest,
+)
 from minibroker.broker.settings.dynamic import effective
 from minibroker.broker.settings.topics import CLEANUP_POLICY, topic_value
 from minibroker.lab.control.operation import UNAVAILABLE, Operations
@@ -22,7 +27,7 @@ from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import uuid_text
 
 if TYPE_CHECKING:
-    from minibroker.broker.metadata.image import ChangeRejected
+    from minibroker.broker.metadata.image import ChangeRejected, Topic
     from minibroker.lab.control.broker import ControlledBroker
 
 TOPIC_NAME_MAX: Final = 249
@@ -30,6 +35,9 @@ TOPIC_NAME_MAX: Final = 249
 
 PARTITIONS_MAX: Final = 10_000
 """Maximum number of partitions in one request; the broker may allow fewer."""
+
+SIZED_MAX: Final = 2000
+"""Partitions whose sizes are summed up in one request; topics beyond have none."""
 
 CONFIGS_MAX: Final = 100
 """Maximum number of config overrides in one request."""
@@ -51,6 +59,25 @@ class TopicList(NamedTuple):
     """All topics, by name."""
 
     topics: tuple[TopicSummary, ...]
+
+
+class TopicSize(NamedTuple):
+    """A topic with the sums of its logs."""
+
+    name: str
+    internal: bool
+    partitions: Annotated[int, Doc("Number of partitions.")]
+    records: Annotated[
+        int | None,
+        Doc("Offsets between the start and the end of the logs; null if a log is not available."),
+    ]
+    size_bytes: Annotated[int | None, Doc("Size of the logs' segments; null as `records`.")]
+
+
+class TopicSizes(NamedTuple):
+    """All topics, internal ones last, each by name."""
+
+    topics: tuple[TopicSize, ...]
 
 
 class PartitionView(NamedTuple):
@@ -106,6 +133,50 @@ async def list_topics(broker: ControlledBroker) -> TopicList:
             for name, topic in sorted(broker.image.topics.items())
         )
     )
+
+
+@TOPIC_OPERATIONS.add("GET", "/v1/sizes", errors=UNAVAILABLE)
+async def list_sizes(broker: ControlledBroker) -> TopicSizes:
+    """List all topics with the number of their records and their sizes."""
+    topics = sorted(broker.image.topics.values(), key=lambda each: (each.internal, each.name))
+    logs = await partition_logs(broker, _sized_partitions(topics))
+    sizes = []
+    for topic in topics:
+        views = [logs.get((topic.name, index)) for index in range(len(topic.partitions))]
+        known = [view for view in views if view is not None]
+        is_known = len(known) == len(views)
+        sizes.append(
+            TopicSize(
+                topic.name,
+                topic.internal,
+                len(views),
+                sum(v.log_end_offset - v.log_start_offset for v in known) if is_known else None,
+                sum(view.size_bytes for view in known) if is_known else None,
+            )
+        )
+    return TopicSizes(tuple(sizes))
+
+
+def _sized_partitions(topics: Iterable[Topic]) -> Iterator[tuple[str, int]]:
+    left = SIZED_MAX
+    for topic in topics:
+        left -= len(topic.partitions)
+        if left < 0:
+            return
+        for index in range(len(topic.partitions)):
+            yield topic.name, index
+
+
+async def partition_logs(
+    broker: ControlledBroker, partitions: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], LogView]:
+    """Return the logs of those partitions that exist."""
+    request = PartitionLogsRequest(tuple(sorted(partitions)))
+    logs: dict[tuple[str, int], LogView] = {}
+    if request.partitions:
+        for answer in (await broker.publisher.request_all(request, broker.workers)).values():
+            logs |= answer
+    return logs
 
 
 @TOPIC_OPERATIONS.add("GET", "/v1/topics/{name}", errors={404: _NO_TOPIC, **UNAVAILABLE})

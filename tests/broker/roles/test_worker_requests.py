@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.process.messages import (
+    ApiPart,
+    CommittedOffsetsRequest,
     CompactRequest,
     DeleteGroups,
     GroupsRequest,
     LogsRequest,
     LogView,
+    PartitionLogsRequest,
     PauseRequests,
     RestoreLogs,
     ResumeRequests,
@@ -24,6 +28,20 @@ from minibroker.broker.roles.worker_requests import ControllerRequests
 from minibroker_protocol.errors import ErrorCode
 
 
+def offset_table() -> OffsetTable:
+    table = OffsetTable()
+    for index, offset in enumerate((5, 6)):
+        table.put("t", index, CommittedOffset(offset, -1, "", 0))
+    return table
+
+
+OFFSETS = {
+    "a": offset_table(),
+    "loading": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    "b": offset_table(),
+}
+
+
 class Worker:
     """A worker that owns the even partitions of one topic; partition 2 can't be opened."""
 
@@ -31,12 +49,19 @@ class Worker:
     groups = SimpleNamespace(
         drop_groups=lambda prefix: f"dropped {prefix}",
         list_groups=lambda: ["g"],
+        committed=lambda group_id: OFFSETS[group_id],
         describe=lambda group_id, full: (group_id, full),
     )
     cleaner = SimpleNamespace(compact=lambda topic: f"compacted {topic}")
 
     def snapshots(self) -> Any:
         return SimpleNamespace(handle=lambda request: request)
+
+    def execute(self, part: ApiPart) -> str:
+        return f"executed {part.part}"
+
+    async def sleep_real(self, seconds: float) -> None:
+        assert seconds == 0
 
     def owns(self, topic: str, partition: int) -> bool:
         return topic == "t" and partition % 2 == 0
@@ -57,6 +82,28 @@ def requests() -> ControllerRequests:
 def test_logs_that_are_owned_and_open_are_shown(requests: ControllerRequests) -> None:
     assert requests.handle(LogsRequest("t")) == {0: LogView(1, 8, 9, 7)}
     assert requests.handle(LogsRequest("unknown")) == {}
+
+
+async def test_logs_of_owned_partitions_of_several_topics_are_shown(
+    requests: ControllerRequests,
+) -> None:
+    asked = (("t", 0), ("t", 1), ("t", 2), ("t", 6), ("unknown", 0))
+    found = await requests.handle(PartitionLogsRequest(asked))
+    assert found == {("t", 0): LogView(1, 8, 9, 7)}
+
+
+def test_committed_offsets_of_groups_are_shown_up_to_the_limit(
+    requests: ControllerRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [SimpleNamespace(group_id=name, offsets=2) for name in ("a", "loading", "b")]
+    monkeypatch.setattr(Worker.groups, "list_groups", lambda: groups)
+    offsets = {("t", 0): 5, ("t", 1): 6}
+    assert requests.handle(CommittedOffsetsRequest(6)) == {"a": offsets, "b": offsets}
+    assert requests.handle(CommittedOffsetsRequest(5)) == {"a": offsets}
+
+
+def test_part_of_an_api_is_executed(requests: ControllerRequests) -> None:
+    assert requests.handle(ApiPart(2, "part")) == "executed part"
 
 
 def test_groups_are_listed_and_described(requests: ControllerRequests) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,21 @@ def test_request_and_response_are_recorded_with_their_bytes(
             assert (entry["version"], entry["correlation_id"]) == (version, client.correlation_id)
             assert (entry["role"], entry["connection"]) == ("processor-0", sent["connection"])
         assert set(received["stages"]) == {"queue", "execution", "network", "send", "total"}
+
+
+@pytest.mark.parametrize("layout", [{}, {"process.mode": "separate", "num.io.threads": 2}])
+def test_wait_of_a_fetch_is_not_time_in_a_queue(layout: dict[str, Any]) -> None:
+    several = fetch(max_wait_ms=300)
+    several.topics[0].partitions.append(FetchPartition(partition=1, partition_max_bytes=1 << 20))
+    with MiniBroker(settings={"journal.enable": True, "num.partitions": 4, **layout}) as broker:
+        broker.create_topic("t")
+        with RawClient(broker.bootstrap_servers, "waiting") as client:
+            for request in (fetch(max_wait_ms=300), several):
+                journal = broker.journal.start()
+                assert client.ask(request, 11).responses
+                stages = journal.entries(api="Fetch")[-1]["stages"]
+                assert stages["total"] >= 300
+                assert stages["queue"] < 150
 
 
 def test_large_frames_are_not_kept(journal: RecordedJournal, client: RawClient) -> None:

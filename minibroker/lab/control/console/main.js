@@ -4,12 +4,14 @@
 
 import { element, Meter, write } from "./dom.js";
 import { Faults } from "./faults.js";
+import { Groups } from "./groups.js";
 import { advance, conditionsOf, ipOf, NOTHING } from "./model.js";
 import { Addresses, Chosen, ofAddress, Rejections, Warnings } from "./panels.js";
 import { ask, poll } from "./polling.js";
 import { Explained, Throttles, Uses } from "./quotas.js";
 import { Requests } from "./requests.js";
 import { Stage } from "./stage.js";
+import { Topics } from "./topics.js";
 import * as usage from "./usage.js";
 import { Views } from "./views.js";
 import * as words from "./words.js";
@@ -59,6 +61,15 @@ const requests = new Requests(
 const faults = new Faults(
   { table: place("faults"), form: place("faults-form"), problem: place("faults-problem") },
   () => !place("view-faults").hidden,
+);
+const groups = new Groups(
+  { list: place("groups"), detail: place("group"), form: place("reset"), problem: place("reset-answer") },
+  () => !place("view-groups").hidden,
+);
+const topics = new Topics(
+  { filter: place("topics-filter"), list: place("topics"), detail: place("topic") },
+  { onChosen: () => {} },
+  () => !place("view-topics").hidden,
 );
 const views = new Views(document.querySelectorAll("[role=tab]"), onShow);
 
@@ -204,6 +215,8 @@ function onShow() {
   if (quotas.newest !== null) drawQuotas();
   requests.look();
   faults.look();
+  groups.look();
+  topics.look();
 }
 
 // The broker -------------------------------------------------------------------------------------
@@ -231,7 +244,16 @@ function onSilence(why, pause) {
   document.title = "not answering · minibroker";
 }
 
+/** Draw the usage from before the page was opened, or was visible. */
+async function askUsageHistory() {
+  if (document.hidden) return;
+  const history = await ask("v1/quotas/history").catch(() => null);
+  if (history !== null) quotas = usage.recall(quotas, history, performance.now());
+}
+
 poll("v1/connections", onAnswer, onSilence);
 // The other poller reports whether the broker answers.
 poll("v1/quotas", onQuotas, () => {}, QUOTAS_PERIOD_MS);
 poll("v1/health", onHealth, () => {}, HEALTH_PERIOD_MS);
+askUsageHistory();
+document.addEventListener("visibilitychange", askUsageHistory);

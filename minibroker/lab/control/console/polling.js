@@ -24,7 +24,7 @@ export function pauseAfter(failures, took, period = PERIOD_MS) {
  * Poll forever: `onAnswer(answer)`, or `onSilence(why, pause)` with the time until the next try. While
  * `isWanted()` is false it stops. Returns a function that polls now, e.g. because it is wanted again.
  */
-export function poll(url, onAnswer, onSilence, period = PERIOD_MS, isWanted = () => true) {
+export function poll(path, onAnswer, onSilence, period = PERIOD_MS, isWanted = () => true) {
   let failures = 0;
   let timer = null;
   let asking = false;
@@ -37,7 +37,7 @@ export function poll(url, onAnswer, onSilence, period = PERIOD_MS, isWanted = ()
     let why = null;
     let answer = null;
     try {
-      answer = await ask(url);
+      answer = await ask(path);
       failures = 0;
     } catch (error) {
       failures += 1;
@@ -58,11 +58,19 @@ export function poll(url, onAnswer, onSilence, period = PERIOD_MS, isWanted = ()
   return look;
 }
 
+/**
+ * The URL of an operation without the credentials that the page's own URL may contain: `fetch`
+ * rejects them, and the browser sends them anyway.
+ */
+function urlOf(path) {
+  return new URL(path, `${location.origin}${location.pathname}`);
+}
+
 /** Send one request; the error that is thrown says why there is no response. */
-export async function ask(url, options = {}) {
+export async function ask(path, options = {}) {
   let response;
   try {
-    response = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS), ...options });
+    response = await fetch(urlOf(path), { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS), ...options });
   } catch (error) {
     throw new Error(error.name === "TimeoutError" ? "no response in time" : "the connection was refused");
   }

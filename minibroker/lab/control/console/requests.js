@@ -74,7 +74,7 @@ export class Requests {
 
   async toggle() {
     const body = JSON.stringify({ enabled: !this.isOn });
-    await fetch("v1/journal", { method: "POST", body }).catch(() => null);
+    await ask("v1/journal", { method: "POST", body }).catch(() => null);
     this.look();
   }
 

@@ -59,6 +59,22 @@ export function advance(known, answer, now) {
   };
 }
 
+/** The view with the usage that the broker has sampled, as far as it is older than what is known. */
+export function recall(known, { interval_ms: interval, sampled_ago_ms: ago, uses }, now) {
+  const lines = new Map(known.lines);
+  for (const use of uses) {
+    const key = keyOf(use);
+    const line = lines.get(key) ?? [];
+    const past = use.rates.flatMap((rate, index) => {
+      const at = now - ago - interval * (use.rates.length - 1 - index);
+      return rate === null || at <= now - LINE_MS ? [] : [{ at, rate, throttled: use.throttled[index] }];
+    });
+    const missing = past.filter(({ at }) => line.every((point) => Math.abs(point.at - at) >= POINT_MS));
+    lines.set(key, [...line, ...missing].sort((one, other) => one.at - other.at));
+  }
+  return { ...known, lines };
+}
+
 /** The key of a counter. */
 export function keyOf({ type, user, client_id: client }) {
   return JSON.stringify([type, user, client]);

@@ -26,6 +26,11 @@ export function fullness(number, limit) {
   return limit <= 0 ? 1 : Math.min(1, number / limit);
 }
 
+/** `12.3 kB` */
+export function bytes(number) {
+  return amount("fetch", number).replace("/s", "");
+}
+
 /** `12 %` */
 export function share(part) {
   const percent = part * 100;
