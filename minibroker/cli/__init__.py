@@ -28,6 +28,10 @@ def main() -> None:
     )
     from minibroker.client.errors import ClientError
 
+    if "_MINIBROKER_COMPLETE" in os.environ:
+        from minibroker.cli.completion import answer_shell
+
+        sys.exit(answer_shell(app))
     try:
         with app.make_context("minibroker", sys.argv[1:]) as context:
             app.invoke(context)

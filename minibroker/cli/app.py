@@ -63,11 +63,12 @@ LATE = {
         "Send the requests of a capture to a broker, or give its responses to clients.",
     ),
     "topics": LazyCommand(
-        "minibroker.cli.topics", "app", "List, create, describe and delete topics."
+        "minibroker.cli.topics", "app", "List, create, describe, alter and delete topics."
     ),
     "groups": LazyCommand(
-        "minibroker.cli.groups", "app", "List, describe and delete consumer groups."
+        "minibroker.cli.groups", "app", "List, describe, reset and delete consumer groups."
     ),
+    "acls": LazyCommand("minibroker.cli.acls", "app", "List, add and remove ACLs."),
     "configs": LazyCommand(
         "minibroker.cli.configs",
         "configs",
@@ -99,6 +100,11 @@ LATE = {
         "Analyse recorded broker activity with Spark.",
     ),
     "settings": LazyCommand("minibroker.cli.settings", "app", "List and explain settings."),
+    "completion": LazyCommand(
+        "minibroker.cli.completion",
+        "completion",
+        "Print the script that lets a shell complete minibroker's commands and options.",
+    ),
 }
 
 app = CommandGroup(
@@ -112,7 +118,7 @@ app = CommandGroup(
 
 
 def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
-    if is_asked:
+    if is_asked and not context.resilient_parsing:
         # Compiled or not as a whole; this module is one that is compiled.
         found = find_spec("minibroker.broker.network.request_loop")
         is_compiled = found is not None and not str(found.origin).endswith(".py")

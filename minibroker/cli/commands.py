@@ -9,9 +9,12 @@ too, but with other words, and older versions do not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 def examples(*commands: str, after: str = "") -> str:
@@ -76,6 +79,18 @@ class CommandGroup(click.Group):
 
         command: click.Command = getattr(import_module(late.module), late.name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [
+            *(
+                CompletionItem(name, help=self._line(name))
+                for name in self.list_commands(ctx)
+                if name.startswith(incomplete)
+            ),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -40,7 +40,7 @@ from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE, value_text
 from minibroker.cli import credentials
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Command, examples
-from minibroker.cli.output import CliError, ExitCode, InvalidUsage, emit, error_message
+from minibroker.cli.output import CliError, ExitCode, InvalidUsage, emit, error_message, json_line
 from minibroker.client.connection import PLAINTEXT, BootstrapServers
 from minibroker.client.errors import BrokerError, ClientError, check
 from minibroker.client.kafka_client import BROKER, TOPIC, KafkaClient
@@ -166,6 +166,9 @@ def _entity_options(function: Any) -> Any:
 @bootstrap_option
 @click.option("--zookeeper", metavar="URLS", help="Use this config store instead of a broker.")
 @click.option("--describe", is_flag=True, help="List configs.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per config, quota or change."
+)
 @click.option("--alter", is_flag=True, help="Change configs.")
 @click.option("--all", "everything", is_flag=True, help="With --describe: defaults too.")
 @click.option("--add-config", metavar="K=V,K=[V,V]", help="With --alter: configs to set.")
@@ -209,6 +212,8 @@ def configs(ctx: click.Context, /, servers: BootstrapServers, **given: Any) -> N
     _check_hosts(entities)
     additions, deletions = _requested_configs(given)
     if given["zookeeper"] is not None:
+        if given["as_json"]:
+            raise InvalidUsage("--json goes with --bootstrap-server, not --zookeeper")
         if ctx.get_parameter_source("bootstrap") is ParameterSource.COMMANDLINE:
             raise InvalidUsage("Only one of --bootstrap-server or --zookeeper must be specified")
         if servers.security is not PLAINTEXT:
@@ -217,7 +222,10 @@ def configs(ctx: click.Context, /, servers: BootstrapServers, **given: Any) -> N
         return
     with KafkaClient(*servers) as client:
         if given["alter"]:
-            _alter(client, entities, additions, deletions)
+            _alter(client, entities, additions, deletions, as_json=given["as_json"])
+        elif given["as_json"]:
+            for line in _described(client, entities, everything=given["everything"]):
+                emit(json_line(line))
         else:
             _describe(client, entities, everything=given["everything"])
 
@@ -304,7 +312,12 @@ def _requested_configs(given: dict[str, Any]) -> tuple[dict[str, str], list[str]
 
 
 def _alter(
-    client: KafkaClient, entities: Entities, additions: dict[str, str], deletions: list[str]
+    client: KafkaClient,
+    entities: Entities,
+    additions: dict[str, str],
+    deletions: list[str],
+    *,
+    as_json: bool,
 ) -> None:
     kind, name = entities.types[0], entities.names[0]
     if kind in RESOURCE_TYPES:
@@ -313,7 +326,9 @@ def _alter(
         credentials.alter(client, name, additions, deletions)
     else:
         _alter_quotas(client, entities, additions, deletions)
-    if name:
+    if as_json:
+        emit(json_line({"entity": _entity_json(entities), "outcome": "altered"}))
+    elif name:
         emit(f"Completed updating config for {SHORT_NAMES[kind]} {name}.")
     else:
         emit(f"Completed updating default config for {kind} in the cluster.")
@@ -375,7 +390,9 @@ def _describe(client: KafkaClient, entities: Entities, *, everything: bool) -> N
     kind = entities.types[0]
     if kind not in RESOURCE_TYPES:
         _describe_quotas(client, entities)
-        credentials.describe(client, entities)
+        for user, iterations in credentials.described(client, entities):
+            infos = ", ".join(f"{name}=iterations={count}" for name, count in iterations.items())
+            emit(f"SCRAM credential configs for user-principal '{user}' are {infos}")
         return
     for name in entities.names or _all_names(client, kind):
         if name:
@@ -386,6 +403,43 @@ def _describe(client: KafkaClient, entities: Entities, *, everything: bool) -> N
             emit(f"Default configs for {kind} in the cluster are:")
         for config in _resource_configs(client, kind, name, everything=everything):
             emit(_config_line(config))
+
+
+def _entity_json(entities: Entities) -> dict[str, str | None]:
+    """Return names by type; None stands for the default of the type."""
+    return {
+        SHORT_NAMES[kind]: name or None
+        for kind, name in zip(entities.types, entities.names, strict=True)
+    }
+
+
+def _described(
+    client: KafkaClient, entities: Entities, *, everything: bool
+) -> Iterator[dict[str, object]]:
+    """Yield one object for each config, or for each entity with quotas or credentials."""
+    kind = entities.types[0]
+    if kind not in RESOURCE_TYPES:
+        for entry in _quotas(client, entities):
+            yield {
+                "entity": {part.entity_type: part.entity_name for part in entry.entity},
+                "quotas": {value.key: value.value for value in entry.values},
+            }
+        for user, iterations in credentials.described(client, entities):
+            yield {"entity": {"user": user}, "credentials": iterations}
+        return
+    for name in entities.names or _all_names(client, kind):
+        for config in _resource_configs(client, kind, name, everything=everything):
+            yield {
+                "entity": {SHORT_NAMES[kind]: name or None},
+                "name": config.name,
+                "value": config.value,
+                "sensitive": config.is_sensitive,
+                "source": _source(config.config_source),
+                "synonyms": [
+                    {"name": each.name, "value": each.value, "source": _source(each.source)}
+                    for each in config.synonyms
+                ],
+            }
 
 
 def _all_names(client: KafkaClient, kind: str) -> list[str]:

@@ -8,16 +8,18 @@ Kafka's counterpart is ``kafka-console-consumer.sh``.
 from __future__ import annotations
 
 import math
+import re
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import click
 
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Argument, Command, examples
+from minibroker.cli.completion import complete_topics
 from minibroker.cli.output import (
     ExitCode,
     InvalidUsage,
@@ -27,6 +29,7 @@ from minibroker.cli.output import (
     note,
     text_or_none,
 )
+from minibroker.cli.times import parse_duration_ms, read_time_ms
 from minibroker.client.connection import BootstrapServers
 from minibroker.client.consumer import (
     EARLIEST,
@@ -46,6 +49,8 @@ COMMIT_S: Final = 1.0
 EXAMPLES = examples(
     "minibroker consume cats --from-beginning",
     "minibroker consume cats --from-beginning --max-messages 10 --timeout 5",
+    "minibroker consume cats --since 10m",
+    "minibroker consume cats --last 5 --format '%T %p/%o %k=%s'",
     "minibroker consume cats --group cat-lovers",
     "minibroker consume cats --partition 0 --offset 42 --format json",
     after="Run it twice with the same --group, and the two share the partitions.",
@@ -80,6 +85,47 @@ FORMATS: Final[dict[str, Callable[[ConsumerRecord], str]]] = {
     "key-value": _key_value,
     "json": _json,
 }
+
+
+def _headers(message: ConsumerRecord) -> str:
+    pairs = message.record.headers
+    return ",".join(f"{name}={text_or_none(value) or ''}" for name, value in pairs)
+
+
+DIRECTIVES: Final[dict[str, Callable[[ConsumerRecord], str]]] = {
+    "s": _value,
+    "k": lambda message: text_or_none(message.record.key) or "",
+    "h": _headers,
+    "t": lambda message: message.topic,
+    "p": lambda message: str(message.partition),
+    "o": lambda message: str(message.record.offset),
+    "T": lambda message: str(message.record.timestamp),
+    "%": lambda _: "%",
+}
+"""Parts of a record in a template, by the letters of ``kcat -f``."""
+
+ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+_TEMPLATE_PART: Final = re.compile(r"%(.?)|\\(.)", re.DOTALL)
+
+
+def read_format(text: str) -> Callable[[ConsumerRecord], str]:
+    """Find a format by name, or read a template with ``%``. Raises `InvalidUsage`."""
+    if text in FORMATS:
+        return FORMATS[text]
+    known = (
+        f"{', '.join(FORMATS)}, or a template with {' '.join(f'%{name}' for name in DIRECTIVES)}"
+    )
+    directives = [found[1] for found in _TEMPLATE_PART.finditer(text) if found[1] is not None]
+    unknown = [name for name in directives if name not in DIRECTIVES]
+    if unknown or not directives:
+        raise InvalidUsage(f"--format {text}: must be one of {known}")
+
+    def part(found: re.Match[str], message: ConsumerRecord) -> str:
+        if found[1] is not None:
+            return DIRECTIVES[found[1]](message)
+        return ESCAPES.get(found[2], found[0])
+
+    return lambda message: _TEMPLATE_PART.sub(lambda found: part(found, message), text)
 
 
 class ConsumeLimits:
@@ -125,13 +171,22 @@ class ConsumeLimits:
 
 
 @click.command("consume", cls=Command, epilog=EXAMPLES)
-@click.argument("topic", cls=Argument, about="The topic.")
+@click.argument("topic", cls=Argument, about="The topic.", shell_complete=complete_topics)
 @bootstrap_option
 @click.option(
     "--from-beginning", is_flag=True, help="Start at the first message instead of after the last."
 )
 @click.option(
     "--offset", metavar="OFFSET", help="Offset to start at: a number, earliest or latest."
+)
+@click.option(
+    "--since", metavar="TIME", help="Start at a time, or a duration ago: 10m, 2026-11-28T09:30:00."
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=0),
+    metavar="NUMBER",
+    help="Start this number of offsets before the end of each partition.",
 )
 @click.option("--partition", type=int, metavar="NUMBER", help="Read only this partition.")
 @click.option(
@@ -153,27 +208,29 @@ class ConsumeLimits:
     "--format",
     "format_",
     default="value",
-    help="value, key-value (with a tab between) or json.",
+    help="value, key-value (with a tab between), json, or a template: %s value, %k key, "
+    "%h headers, %t topic, %p partition, %o offset, %T timestamp.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 def consume(
     topic: str,
     servers: BootstrapServers,
     from_beginning: bool,
     offset: str | None,
+    since: str | None,
+    last: int | None,
     partition: int | None,
     group: str | None,
     max_messages: int | None,
     timeout: float | None,
     format_: str,
+    as_json: bool,
 ) -> None:
     """Print messages as they arrive."""
-    if format_ not in FORMATS:
-        raise InvalidUsage(f"--format {format_}: must be one of {', '.join(FORMATS)}")
+    as_text = FORMATS["json"] if as_json else read_format(format_)
     if group is not None and (partition is not None or offset is not None):
         raise InvalidUsage("--group: the group decides partitions and offsets, so leave those out")
-    if from_beginning and offset is not None:
-        raise InvalidUsage("--from-beginning and --offset both say where to start: choose one")
-    start = EARLIEST if from_beginning else read_offset(offset)
+    start = read_start(from_beginning, offset, since, last)
     limits = ConsumeLimits(max_messages, timeout)
     try:
         with _ending_on_sigterm(), KafkaClient(*servers) as client:
@@ -182,7 +239,7 @@ def consume(
             else:
                 messages = read_in_group(client, topic, group, start, limits)
             for message in messages:
-                emit(FORMATS[format_](message))
+                emit(as_text(message))
     except KeyboardInterrupt:
         raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
     if limits.too_few:
@@ -204,6 +261,37 @@ def _ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+class StartPosition(NamedTuple):
+    """Where to start: at a record offset or an end of the log, at a time, or before the end."""
+
+    offset: int = LATEST
+    time_ms: int | None = None
+    last: int = 0
+
+
+def read_start(
+    from_beginning: bool, offset: str | None, since: str | None, last: int | None
+) -> StartPosition:
+    """Read the options that say where to start. Raises `InvalidUsage` if they are several."""
+    given = {
+        "--from-beginning": from_beginning or None,
+        "--offset": offset,
+        "--since": since,
+        "--last": last,
+    }
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidUsage(f"{' and '.join(names)} both say where to start: choose one")
+    if since is not None:
+        ago_ms = parse_duration_ms(since)
+        now_ms = time.time_ns() // 1_000_000
+        start_ms = read_time_ms("--since", since) if ago_ms is None else now_ms - ago_ms
+        return StartPosition(time_ms=start_ms)
+    if last is not None:
+        return StartPosition(last=last)
+    return StartPosition(EARLIEST if from_beginning else read_offset(offset))
+
+
 def read_offset(text: str | None) -> int:
     """Parse an offset; the names of log ends become Kafka's negative numbers."""
     if text is None or text == "latest":
@@ -216,7 +304,7 @@ def read_offset(text: str | None) -> int:
 
 
 def start_positions(
-    client: KafkaClient, topic: str, wanted: Sequence[int] | None, start: int
+    client: KafkaClient, topic: str, wanted: Sequence[int] | None, start: StartPosition
 ) -> dict[int, int]:
     """Find the start offset of each partition in ``wanted`` (all if None)."""
     found = client.topic(topic)
@@ -227,14 +315,25 @@ def start_positions(
             f"--partition {unknown[0]}: topic {topic} has partitions 0 to {len(indexes) - 1}"
         )
     chosen = indexes if wanted is None else list(wanted)
-    if start >= 0:
-        return dict.fromkeys(chosen, start)
-    ends = list_offsets(client, found, start)
-    return {index: ends[index] for index in chosen}
+    if start.offset >= 0:
+        return dict.fromkeys(chosen, start.offset)
+    ends = list_offsets(client, found, start.offset)
+    at_time = {} if start.time_ms is None else list_offsets(client, found, start.time_ms)
+    if start.last:
+        starts = list_offsets(client, found, EARLIEST)
+        return {index: max(ends[index] - start.last, starts[index]) for index in chosen}
+    # Without a record of that time or later, the answer is -1.
+    return {
+        index: at_time[index] if at_time.get(index, -1) >= 0 else ends[index] for index in chosen
+    }
 
 
 def read_alone(
-    client: KafkaClient, topic: str, partition: int | None, start: int, limits: ConsumeLimits
+    client: KafkaClient,
+    topic: str,
+    partition: int | None,
+    start: StartPosition,
+    limits: ConsumeLimits,
 ) -> Iterator[ConsumerRecord]:
     """Yield messages of one or all partitions, without a group, until a limit is reached."""
     wanted = None if partition is None else [partition]
@@ -249,7 +348,7 @@ def read_alone(
 
 
 def read_in_group(
-    client: KafkaClient, topic: str, group: str, start: int, limits: ConsumeLimits
+    client: KafkaClient, topic: str, group: str, start: StartPosition, limits: ConsumeLimits
 ) -> Iterator[ConsumerRecord]:
     """Yield messages of the partitions that the group assigns, until a limit is reached."""
     client.topic(topic)

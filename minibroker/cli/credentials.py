@@ -1,6 +1,6 @@
 """SCRAM credentials on the command line: the part of ``minibroker configs`` for users.
 
-Owns the syntax ``SCRAM-SHA-512=[iterations=8192,password=…]`` and the output that describes
+Owns the syntax ``SCRAM-SHA-512=[iterations=8192,password=…]`` and the description of
 credentials. It must never print a password or send one in clear text. Invariant: one command
 changes quotas or credentials, not both. Kafka's ``ConfigCommand.alterUserScramCredentialConfigs``.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from minibroker.broker.quotas.arguments import USERS, Entities
 from minibroker.broker.security.scram import ITERATIONS_MIN, MECHANISM_NUMBERS, SALT_BYTES, salted
-from minibroker.cli.output import InvalidUsage, emit
+from minibroker.cli.output import InvalidUsage
 from minibroker.client.errors import check
 from minibroker.client.kafka_client import KafkaClient
 from minibroker_protocol.errors import ErrorCode
@@ -111,8 +111,11 @@ def made_of(mechanism: str, value: str) -> Salted:
     return Salted(count, salt, salted(mechanism, found["password"], salt, count))
 
 
-def describe(client: KafkaClient, entities: Entities) -> None:
-    """Print each user's credentials, unless the command describes quotas of client-ids."""
+def described(client: KafkaClient, entities: Entities) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield users with the iterations of their credentials by mechanism.
+
+    There are none if the command describes quotas of client-ids.
+    """
     if entities.types != (USERS,) or "" in entities.names:
         return
     request = DescribeUserScramCredentialsRequest(
@@ -124,8 +127,10 @@ def describe(client: KafkaClient, entities: Entities) -> None:
         if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
             continue  # The user may still have quotas.
         check(f"user {result.user}", result.error_code, result.error_message)
-        infos = ", ".join(
-            f"{MECHANISM_NUMBERS.get(info.mechanism, 'UNKNOWN')}=iterations={info.iterations}"
-            for info in result.credential_infos
+        yield (
+            result.user,
+            {
+                MECHANISM_NUMBERS.get(info.mechanism, "UNKNOWN"): info.iterations
+                for info in result.credential_infos
+            },
         )
-        emit(f"SCRAM credential configs for user-principal '{result.user}' are {infos}")

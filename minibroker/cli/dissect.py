@@ -16,9 +16,10 @@ from typing import BinaryIO, Final
 import click
 
 from minibroker.cli.commands import Argument, Command, examples
-from minibroker.cli.output import ExitCode, InvalidUsage, emit, note
+from minibroker.cli.output import ExitCode, InvalidUsage, emit, json_line, note
 from minibroker_protocol.dissect import (
     Direction,
+    Node,
     api_named,
     dissect,
     dissect_segment,
@@ -38,6 +39,7 @@ EXAMPLES = examples(
     "minibroker dissect frame.bin",
     "xxd -p frame.bin | minibroker dissect",
     "minibroker dissect answer.bin --api Metadata --api-version 12",
+    "minibroker dissect frame.bin --json | jq .tree.children",
     "minibroker dissect data/orders-0/00000000000000000000.log",
     after="""The size before a single frame may be missing; several frames need it. A response
 does not contain its API, so name API and version. A log segment is recognized by its first
@@ -55,7 +57,10 @@ batch. Exit code 1 means that something is damaged or incomplete.""",
 )
 @click.option("--api", metavar="API", help="The API that a response answers: its name or number.")
 @click.option("--api-version", type=int, metavar="NUMBER", help="The version of that API.")
-def dissect_command(source: Sequence[str], api: str | None, api_version: int | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per frame.")
+def dissect_command(
+    source: Sequence[str], api: str | None, api_version: int | None, as_json: bool
+) -> None:
     """Show what every byte of requests, a response or a log segment means."""
     if (api is None) != (api_version is None):
         raise InvalidUsage("--api and --api-version belong together: a response needs both")
@@ -74,11 +79,28 @@ def dissect_command(source: Sequence[str], api: str | None, api_version: int | N
             for frame in frames(data)
         ]
         hint = "If it is a response, name its API: --api NAME --api-version NUMBER"
-    emit("\n\n".join(render(result).rstrip() for result in results))
+    if as_json:
+        for result in results:
+            emit(json_line({"problem": result.problem, "tree": _node_json(result.root)}))
+    else:
+        emit("\n\n".join(render(result).rstrip() for result in results))
     if any(result.problem is not None for result in results):
         if key is None and hint:
             note(hint)
         raise click.exceptions.Exit(ExitCode.REFUSED)
+
+
+def _node_json(node: Node) -> dict[str, object]:
+    """Return a node as JSON; ``own_end`` is where its children begin."""
+    return {
+        "name": node.name,
+        "start": node.start,
+        "own_end": node.own_end,
+        "end": node.end,
+        "text": node.text,
+        "error": node.error,
+        "children": [_node_json(child) for child in node.children],
+    }
 
 
 def read_source(source: str) -> bytes:

@@ -122,6 +122,11 @@ def _json(text: str) -> Any:
     return found
 
 
+json_option: Callable[[Any], Any] = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object."
+)
+
+
 def _words_argument(about: str) -> Callable[[Any], Any]:
     metavar = "ACTION [FIELD=VALUE]..."
     return click.argument(
@@ -137,24 +142,27 @@ fault_argument: Callable[[Any], Any] = click.argument(
 @app.command("add", epilog=ADD_EXAMPLES)
 @_words_argument("The rule, or a JSON object.")
 @control_option
-def add(words: tuple[str, ...], connect: Connect) -> None:
+@json_option
+def add(words: tuple[str, ...], connect: Connect, as_json: bool) -> None:
     """Add a fault rule and print its id; every connection obeys it from then on."""
     rule = rule_of(words)
     with connect() as api:
-        emit(json.loads(api.request("POST", target_of(PATH), rule))["id"])
+        added = json.loads(api.request("POST", target_of(PATH), rule))
+    emit(json_line(added) if as_json else added["id"])
 
 
 @app.command("act", epilog=ACT_EXAMPLES)
 @_words_argument("The action, or a JSON object.")
 @control_option
-def act(words: tuple[str, ...], connect: Connect) -> None:
+@json_option
+def act(words: tuple[str, ...], connect: Connect, as_json: bool) -> None:
     """Let the broker do something now, e.g. rebalance a group; returns when it is done."""
     from minibroker.lab.control.actions import BrokerAction
 
     action = fields_of_words(words, BrokerAction)
     with connect() as api:
         answer = json.loads(api.request("POST", target_of(("v1", "actions")), action))
-    emit(f"affected {answer['affected']}")
+    emit(json_line(answer) if as_json else f"affected {answer['affected']}")
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
@@ -209,10 +217,12 @@ def wait(fault_id: str, connect: Connect, hits: int, timeout: float) -> None:
 @app.command("release", epilog=examples("minibroker faults release joins"))
 @fault_argument
 @control_option
-def release(fault_id: str, connect: Connect) -> None:
+@json_option
+def release(fault_id: str, connect: Connect, as_json: bool) -> None:
     """Release what a fault rule holds."""
     with connect() as api:
-        emit(f"released {api.post(*PATH, fault_id, 'release')['released']}")
+        answer = api.post(*PATH, fault_id, "release")
+    emit(json_line(answer) if as_json else f"released {answer['released']}")
 
 
 @app.command("remove", epilog=REMOVE_EXAMPLES)
@@ -231,9 +241,13 @@ def remove(fault_ids: tuple[str, ...], is_all: bool, connect: Connect) -> None:
 
 
 @app.command("fields", epilog=examples("minibroker faults fields"))
-def fields() -> None:
+@json_option
+def fields(as_json: bool) -> None:
     """List all actions and fields of fault rules."""
-    from minibroker.lab.control.fault_reference import plain_lines
+    from minibroker.lab.control.fault_reference import fields_json, plain_lines
 
+    if as_json:
+        emit(json_line(fields_json()))
+        return
     for line in plain_lines():
         emit(line)

@@ -1,8 +1,9 @@
-"""``minibroker groups``: list, describe and delete consumer groups.
+"""``minibroker groups``: list, describe and delete consumer groups, and reset their offsets.
 
-Owns these three commands. It must never know the group protocol itself. Invariant: a lag is shown
-only if both the committed offset and the log end offset are known. Kafka's counterpart is
-``kafka-consumer-groups.sh``.
+Owns these commands. It must never know the group protocol itself. Invariants: a lag is shown only
+if both the committed offset and the log end offset are known; offsets are reset only with
+``--execute`` and only if the group has no members. Kafka's counterpart is
+``kafka-consumer-groups.sh``, whose option names and rules ``reset-offsets`` has.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import click
 
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Argument, CommandGroup, examples
+from minibroker.cli.completion import complete_groups
 from minibroker.cli.output import emit, json_line, note, table
+from minibroker.cli.reset_offsets import reset_offsets
 from minibroker.cli.topics import report_each
 from minibroker.client.connection import BootstrapServers
 from minibroker.client.consumer import LATEST, committed_offsets, list_offsets
@@ -32,13 +35,20 @@ from minibroker_protocol.messages.describe_groups import (
 from minibroker_protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 app = CommandGroup(
-    "groups", help="List, describe and delete consumer groups.", no_args_is_help=True
+    "groups", help="List, describe, reset and delete consumer groups.", no_args_is_help=True
 )
 
 LIST_EXAMPLES = examples(
     "minibroker groups list",
     "minibroker groups list --json",
 )
+
+
+DESCRIBE_EXAMPLES = examples(
+    "minibroker groups describe cat-lovers",
+    "minibroker groups describe cat-lovers --json | jq .offsets[].lag",
+)
+DELETE_EXAMPLES = examples("minibroker groups delete cat-lovers")
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
@@ -62,10 +72,13 @@ def list_(servers: BootstrapServers, json: bool) -> None:
         note("no groups; create one with `minibroker consume TOPIC --group NAME`")
 
 
-@app.command("describe", epilog=examples("minibroker groups describe cat-lovers"))
-@click.argument("group_id", cls=Argument, metavar="GROUP", about="The group.")
+@app.command("describe", epilog=DESCRIBE_EXAMPLES)
+@click.argument(
+    "group_id", cls=Argument, metavar="GROUP", about="The group.", shell_complete=complete_groups
+)
 @bootstrap_option
-def describe(group_id: str, servers: BootstrapServers) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def describe(group_id: str, servers: BootstrapServers, as_json: bool) -> None:
     """Show a group's members, committed offsets and lag."""
     with KafkaClient(*servers) as client:
         request = DescribeGroupsRequest(groups=[group_id])
@@ -76,6 +89,9 @@ def describe(group_id: str, servers: BootstrapServers) -> None:
         if group.group_state == "Dead" and not offsets:
             raise BrokerError(f"group {group_id}", ErrorCode.GROUP_ID_NOT_FOUND)
         rows = lag_rows(client, offsets)
+    if as_json:
+        emit(json_line(_described(group, rows)))
+        return
     emit(f"group {group_id}: {group.group_state}, {len(group.members)} members")
     if group.members:
         emit(table(("MEMBER", "CLIENT", "HOST", "PARTITIONS"), member_rows(group)))
@@ -83,22 +99,54 @@ def describe(group_id: str, servers: BootstrapServers) -> None:
         emit(table(("TOPIC", "PARTITION", "COMMITTED", "END", "LAG"), rows))
 
 
-@app.command("delete", epilog=examples("minibroker groups delete cat-lovers"))
+def _described(group: DescribedGroup, rows: Sequence[Sequence[object]]) -> dict[str, object]:
+    columns = ("topic", "partition", "committed", "end", "lag")
+    return {
+        "group": group.group_id,
+        "state": group.group_state,
+        "members": [
+            {
+                "member": member.member_id,
+                "client_id": member.client_id,
+                "host": member.client_host,
+                "partitions": list(filter(None, assigned(member.member_assignment).split(","))),
+            }
+            for member in group.members
+        ],
+        "offsets": [
+            {
+                name: None if cell == "-" and name != "topic" else cell
+                for name, cell in zip(columns, row, strict=True)
+            }
+            for row in rows
+        ],
+    }
+
+
+app.add_command(reset_offsets)
+
+
+@app.command("delete", epilog=DELETE_EXAMPLES)
 @click.argument(
-    "group_ids", cls=Argument, nargs=-1, required=True, metavar="GROUP...", about="The groups."
+    "group_ids",
+    cls=Argument,
+    nargs=-1,
+    required=True,
+    metavar="GROUP...",
+    about="The groups.",
+    shell_complete=complete_groups,
 )
 @bootstrap_option
-def delete(group_ids: Sequence[str], servers: BootstrapServers) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per group.")
+def delete(group_ids: Sequence[str], servers: BootstrapServers, as_json: bool) -> None:
     """Delete groups that have no members, with their offsets."""
     outcomes: list[tuple[str, int, str | None]] = []
     with KafkaClient(*servers) as client:
         for group_id in group_ids:
             request = DeleteGroupsRequest(groups_names=[group_id])
             reply = client.send(request, DeleteGroupsResponse, client.coordinator(group_id))
-            outcomes += [
-                (f"group {item.group_id}", item.error_code, None) for item in reply.results
-            ]
-    report_each("deleted", outcomes)
+            outcomes += [(item.group_id, item.error_code, None) for item in reply.results]
+    report_each("deleted", "group", outcomes, as_json=as_json)
 
 
 def member_rows(group: DescribedGroup) -> list[tuple[str, str, str, str]]:

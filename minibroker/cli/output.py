@@ -94,6 +94,8 @@ HINTS: Final[dict[ErrorCode, str]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: "see START and END in `minibroker topics describe`",
     ErrorCode.UNSUPPORTED_VERSION: "the broker does not support an API that the command needs",
     ErrorCode.GROUP_ID_NOT_FOUND: "see `minibroker groups list`",
+    ErrorCode.SECURITY_DISABLED: "start the broker with authorizer.class.name: "
+    "see `minibroker settings explain authorizer.class.name`",
     ErrorCode.NON_EMPTY_GROUP: "stop its members first: see `minibroker groups describe`",
 }
 

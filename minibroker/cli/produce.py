@@ -16,7 +16,8 @@ import click
 
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Argument, Command, examples
-from minibroker.cli.output import InvalidUsage, note
+from minibroker.cli.completion import complete_topics
+from minibroker.cli.output import InvalidUsage, emit, json_line, note
 from minibroker.client.connection import BootstrapServers
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.producer import RecordProducer
@@ -36,7 +37,7 @@ EXAMPLES = examples(
 
 
 @click.command("produce", cls=Command, epilog=EXAMPLES)
-@click.argument("topic", cls=Argument, about="The topic.")
+@click.argument("topic", cls=Argument, about="The topic.", shell_complete=complete_topics)
 @click.argument(
     "messages",
     cls=Argument,
@@ -56,6 +57,7 @@ EXAMPLES = examples(
 @click.option("--partition", type=int, metavar="NUMBER", help="Send all records to this partition.")
 @click.option("--acks", default="all", help="Required acknowledgements: all, 1 or 0.")
 @click.option("--compression", default="none", help="none, gzip, snappy, lz4 or zstd.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per batch sent.")
 def produce(
     topic: str,
     messages: Sequence[str],
@@ -66,6 +68,7 @@ def produce(
     partition: int | None,
     acks: str,
     compression: str,
+    as_json: bool,
 ) -> None:
     """Send messages: arguments, or lines of standard input."""
     if key is not None and key_separator is not None:
@@ -87,7 +90,10 @@ def produce(
                 producer.send(
                     Record(timestamp=now_ms, key=record_key, value=value, headers=headers)
                 )
-            sent += sum(batch.records for batch in producer.flush())
+            for batch in producer.flush():
+                sent += batch.records
+                if as_json:
+                    emit(json_line({"topic": topic, **batch._asdict()}))
     note(f"sent {sent} {'message' if sent == 1 else 'messages'} to {topic}")
 
 

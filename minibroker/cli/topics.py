@@ -1,6 +1,6 @@
-"""``minibroker topics``: list, create, describe and delete topics.
+"""``minibroker topics``: list, create, describe, alter and delete topics.
 
-Owns these four commands. It must never know how a broker stores a topic. Invariant: every command
+Owns these commands. It must never know how a broker stores a topic. Invariant: every command
 reports on each topic, and exits with 1 if the broker rejected any. Kafka's counterpart is
 ``kafka-topics.sh``.
 """
@@ -13,12 +13,18 @@ import click
 
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Argument, CommandGroup, examples
+from minibroker.cli.completion import complete_topics
 from minibroker.cli.output import InvalidUsage, emit, error_message, json_line, note, table
 from minibroker.client.connection import BootstrapServers
 from minibroker.client.consumer import EARLIEST, LATEST, list_offsets
-from minibroker.client.errors import BrokerError
+from minibroker.client.errors import BrokerError, check
 from minibroker.client.kafka_client import TOPIC, KafkaClient
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
 from minibroker_protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -30,16 +36,35 @@ from minibroker_protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from minibroker_protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from minibroker_protocol.messages.metadata import MetadataResponseTopic
 from minibroker_protocol.types import uuid_text
 
 ADMIN_TIMEOUT_MS = 30_000
 TOPIC_CONFIG_SOURCE = 1
+DELETE = 1
+"""The operation of IncrementalAlterConfigs that removes a setting."""
 
-app = CommandGroup("topics", help="List, create, describe and delete topics.", no_args_is_help=True)
+app = CommandGroup(
+    "topics", help="List, create, describe, alter and delete topics.", no_args_is_help=True
+)
 
 names_argument = click.argument(
-    "names", cls=Argument, nargs=-1, required=True, metavar="NAME...", about="The topics."
+    "names",
+    cls=Argument,
+    nargs=-1,
+    required=True,
+    metavar="NAME...",
+    about="The topics.",
+    shell_complete=complete_topics,
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per topic."
 )
 
 LIST_EXAMPLES = examples(
@@ -50,6 +75,10 @@ CREATE_EXAMPLES = examples(
     "minibroker topics create cats",
     "minibroker topics create cats --partitions 3 --config retention.ms=60000",
     "minibroker topics create cats dogs --if-not-exists",
+)
+ALTER_EXAMPLES = examples(
+    "minibroker topics alter cats --partitions 6",
+    "minibroker topics alter cats dogs --config retention.ms=60000 --delete-config segment.ms",
 )
 
 
@@ -97,6 +126,7 @@ def list_(servers: BootstrapServers, internal: bool, json: bool) -> None:
     help="A setting of the topic; may be repeated.",
 )
 @click.option("--if-not-exists", is_flag=True, help="Ignore topics that already exist.")
+@json_option
 def create(
     names: Sequence[str],
     servers: BootstrapServers,
@@ -104,6 +134,7 @@ def create(
     replication_factor: int,
     config: Sequence[str],
     if_not_exists: bool,
+    as_json: bool,
 ) -> None:
     """Create topics."""
     configs = [read_pair(pair) for pair in config]
@@ -127,8 +158,8 @@ def create(
         if if_not_exists and item.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
             note(f"topic {item.name} already exists")
         else:
-            outcomes.append((f"topic {item.name}", item.error_code, item.error_message))
-    report_each("created", outcomes)
+            outcomes.append((item.name, item.error_code, item.error_message))
+    report_each("created", "topic", outcomes, as_json=as_json)
 
 
 @app.command("describe", epilog=examples("minibroker topics describe cats"))
@@ -153,10 +184,79 @@ def describe(names: Sequence[str], servers: BootstrapServers, json: bool) -> Non
             emit(table(("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END"), rows))
 
 
+@app.command("alter", epilog=ALTER_EXAMPLES)
+@names_argument
+@bootstrap_option
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="New number of partitions, larger than before.",
+)
+@click.option(
+    "--config", multiple=True, metavar="NAME=VALUE", help="A setting to set; may be repeated."
+)
+@click.option(
+    "--delete-config", multiple=True, metavar="NAME", help="A setting to delete; may be repeated."
+)
+@json_option
+def alter(
+    names: Sequence[str],
+    servers: BootstrapServers,
+    partitions: int | None,
+    config: Sequence[str],
+    delete_config: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Add partitions to topics, and change their settings; all of it, or nothing."""
+    changes = [
+        *(AlterableConfig(name=name, value=value) for name, value in map(read_pair, config)),
+        *(AlterableConfig(name=name, config_operation=DELETE) for name in delete_config),
+    ]
+    if partitions is None and not changes:
+        raise InvalidUsage("say what to alter: --partitions, --config or --delete-config")
+    outcomes = []
+    with KafkaClient(*servers) as client:
+        for name in names:
+            _alter(client, name, partitions, changes, validate_only=True)
+        for name in names:
+            _alter(client, name, partitions, changes, validate_only=False)
+            outcomes.append((name, 0, None))
+    report_each("altered", "topic", outcomes, as_json=as_json)
+
+
+def _alter(
+    client: KafkaClient,
+    name: str,
+    partitions: int | None,
+    changes: list[AlterableConfig],
+    *,
+    validate_only: bool,
+) -> None:
+    controller = client.metadata([]).controller_id
+    if partitions is not None:
+        topic = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
+        create_partitions = CreatePartitionsRequest(
+            topics=[topic], timeout_ms=ADMIN_TIMEOUT_MS, validate_only=validate_only
+        )
+        (result,) = client.send(create_partitions, CreatePartitionsResponse, controller).results
+        check(f"topic {name}", result.error_code, result.error_message)
+    if changes:
+        resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=changes)
+        alter_configs = IncrementalAlterConfigsRequest(
+            resources=[resource], validate_only=validate_only
+        )
+        (answer,) = client.send(
+            alter_configs, IncrementalAlterConfigsResponse, controller
+        ).responses
+        check(f"topic {name}", answer.error_code, answer.error_message)
+
+
 @app.command("delete", epilog=examples("minibroker topics delete cats dogs"))
 @names_argument
 @bootstrap_option
-def delete(names: Sequence[str], servers: BootstrapServers) -> None:
+@json_option
+def delete(names: Sequence[str], servers: BootstrapServers, as_json: bool) -> None:
     """Delete topics and everything in them."""
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name) for name in names],
@@ -166,10 +266,8 @@ def delete(names: Sequence[str], servers: BootstrapServers) -> None:
     with KafkaClient(*servers) as client:
         controller = client.metadata([]).controller_id
         results = client.send(request, DeleteTopicsResponse, controller).responses
-    report_each(
-        "deleted",
-        [(f"topic {item.name}", item.error_code, item.error_message) for item in results],
-    )
+    outcomes = [(item.name or "", item.error_code, item.error_message) for item in results]
+    report_each("deleted", "topic", outcomes, as_json=as_json)
 
 
 def read_pair(pair: str) -> tuple[str, str]:
@@ -206,14 +304,19 @@ def topic_configs(client: KafkaClient, name: str) -> list[tuple[str, str | None]
     )
 
 
-def report_each(done: str, outcomes: list[tuple[str, int, str | None]]) -> None:
+def report_each(
+    done: str, kind: str, outcomes: Sequence[tuple[str, int, str | None]], *, as_json: bool
+) -> None:
     """Report all outcomes, then raise `BrokerError` for the first failure."""
     refusals = []
-    for what, code, text in outcomes:
+    for name, code, text in outcomes:
         if code:
-            refusals.append(BrokerError(what, code, text))
-        else:
-            emit(f"{done} {what}")
+            refusals.append(BrokerError(f"{kind} {name}", code, text))
+        if as_json:
+            error = {"error": ErrorCode(code).name, "message": text} if code else {}
+            emit(json_line({kind: name, "outcome": "rejected" if code else done, **error}))
+        elif not code:
+            emit(f"{done} {kind} {name}")
     for refusal in refusals[1:]:
         note(f"minibroker: {error_message(refusal)}")
     if refusals:

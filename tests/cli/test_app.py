@@ -32,6 +32,32 @@ def test_help_of_every_command_shows_examples(words: list[str]) -> None:
     assert f"minibroker {' '.join(words)}" in result.output.partition("Examples:")[2]
 
 
+WITHOUT_JSON = {
+    "completion": "prints a script",
+    "faults remove": "prints nothing",
+    "faults wait": "prints JSON in any case",
+    "record": "writes JSON to a file",
+    "pipeline ingest": "writes a table",
+    "pipeline compact": "writes a table",
+    "pipeline usage": "writes a table with --into; prints an excerpt",
+    "pipeline recommend": "writes a file of quotas with reasons",
+    "pipeline whatif": "writes a table with --into; prints an excerpt",
+    "pipeline report": "writes a page",
+}
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_command_that_prints_data_has_json(words: list[str]) -> None:
+    command: click.Command = app
+    for word in words:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), word)
+        assert found is not None
+        command = found
+    has_json = any("--json" in param.opts for param in command.params)
+    assert has_json != (" ".join(words) in WITHOUT_JSON)
+
+
 def test_help_lists_the_exit_codes() -> None:
     assert "3 broker unreachable" in CliRunner().invoke(app, ["--help"]).output
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -321,3 +322,30 @@ def test_empty_quota_file_is_rejected(quotas: Configs, file: Path) -> None:
     assert "contains no --alter line" in quotas("--alter", "--quota-file", str(file))
     file.write_bytes(b"\xff")
     assert "not UTF-8" in quotas("--alter", "--quota-file", str(file))
+
+
+def test_description_as_json_has_one_object_per_config_or_entity(configs: Configs) -> None:
+    def lines(*words: str) -> list[Any]:
+        found = configs(*words, "--json")
+        assert not isinstance(found, str)
+        return [json.loads(line) for line in found]
+
+    set_max = ("--alter", "--add-config", "max.connections=7")
+    assert lines("--broker-defaults", *set_max) == [
+        {"entity": {"broker": None}, "outcome": "altered"}
+    ]
+    (config,) = lines("--broker-defaults", "--describe")
+    assert (config["entity"], config["name"], config["value"]) == (
+        {"broker": None},
+        "max.connections",
+        "7",
+    )
+    assert config["synonyms"][0]["source"] == "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    configs("--user", "alice", "--alter", "--add-config", "producer_byte_rate=1024")
+    configs("--user", "alice", "--alter", "--add-config", "SCRAM-SHA-256=[password=secret]")
+    assert lines("--user", "alice", "--describe") == [
+        {"entity": {"user": "alice"}, "quotas": {"producer_byte_rate": 1024.0}},
+        {"entity": {"user": "alice"}, "credentials": {"SCRAM-SHA-256": 4096}},
+    ]
+    elsewhere = ("--entity-type", "topics", "--describe", "--zookeeper", "there:2181")
+    assert configs(*elsewhere, "--json") == "--json goes with --bootstrap-server, not --zookeeper"

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
-from minibroker.cli.consume import ConsumeLimits, IntervalTimer, read_offset
+from minibroker.cli.consume import ConsumeLimits, IntervalTimer, read_format, read_offset
 from minibroker.cli.output import ExitCode, InvalidUsage, TooFewMessages
-from minibroker.client.consumer import EARLIEST, LATEST
+from minibroker.client.consumer import EARLIEST, LATEST, ConsumerRecord
 from minibroker.client.errors import BrokerError
+from minibroker.client.kafka_client import KafkaClient
+from minibroker.client.producer import RecordProducer
 from minibroker.testing import MiniBroker
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.records import Record
 
 
 @pytest.fixture
@@ -105,6 +109,9 @@ def test_missing_topic_is_reported(command: Any, minibroker_group: str) -> None:
         (("--format", "xml"), "must be one of value, key-value, json"),
         (("--group", "g", "--partition", "0"), "the group decides partitions"),
         (("--from-beginning", "--offset", "1"), "choose one"),
+        (("--since", "1m", "--last", "2"), "--since and --last both say where to start"),
+        (("--since", "yesterday"), "--since yesterday: must be a time"),
+        (("--format", "%x"), "or a template with %s %k"),
         (("--offset", "first"), "a number, earliest or latest"),
         (("--partition", "7"), "has partitions 0 to 0"),
     ],
@@ -123,6 +130,36 @@ def test_read_offset_accepts_names() -> None:
         EARLIEST,
         42,
     ]
+
+
+def test_since_starts_at_the_first_record_of_that_time_or_later(
+    command: Any, minibroker_topic: str, minibroker: MiniBroker
+) -> None:
+    with KafkaClient(minibroker.bootstrap_servers) as client:
+        producer = RecordProducer(client, minibroker_topic, acks=-1, compression=Compression.NONE)
+        for second in range(1, 4):
+            producer.send(Record(timestamp=second * 1000, value=b"%d" % second))
+            producer.flush()
+    read = ("--max-messages", "2", "--timeout")
+    since = command("consume", minibroker_topic, "--since", "1970-01-01T00:00:01.5", *read, "5")
+    assert since.stdout.splitlines() == ["2", "3"]
+    with pytest.raises(TooFewMessages, match="only 0 of 2"):
+        command("consume", minibroker_topic, "--since", "1h", *read, "0.01")
+
+
+def test_last_starts_before_the_end(command: Any, cats: str) -> None:
+    read = ("--max-messages", "1", "--timeout", "5")
+    assert command("consume", cats, "--last", "1", *read).stdout == "red\n"
+    first = command("consume", cats, "--last", "99", *read, "--json").stdout
+    assert json.loads(first)["value"] == "black"
+
+
+def test_template_shows_parts_of_a_record() -> None:
+    headers = (("colour", b"black"), ("none", None))
+    record = Record(offset=7, timestamp=9, key=b"tom", value=b"mia\xffow", headers=headers)
+    message = ConsumerRecord("cats", 3, record)
+    as_text = read_format(r"%t/%p@%o\t%T %k=%s %h 100%% \d\\n")
+    assert as_text(message) == "cats/3@7\t9 tom=mia\\xffow colour=black,none= 100% \\d\\n"
 
 
 def test_limits_count_messages() -> None:

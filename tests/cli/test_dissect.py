@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 from pathlib import Path
@@ -154,3 +155,11 @@ def test_log_segment_is_shown_with_its_records(tmp_path: Path) -> None:
 def test_many_digits_before_other_bytes_are_no_hex() -> None:
     content = b"a" * 100_000 + b"g"
     assert from_content(content) == content
+
+
+def test_dissection_as_json_has_the_tree_of_each_frame() -> None:
+    result = CliRunner().invoke(app, ["dissect", FRAME.hex(), "--json"])
+    (frame,) = map(json.loads, result.stdout.splitlines())
+    assert frame["problem"] is None
+    names = [child["name"] for child in frame["tree"]["children"]]
+    assert "request header" in names

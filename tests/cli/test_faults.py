@@ -94,3 +94,13 @@ def test_fields_lists_the_definition() -> None:
     lines = CliRunner().invoke(app, ["faults", "fields"]).stdout.splitlines()
     assert "ACTIONS" in lines
     assert any(line.startswith("  transactional_id") for line in lines)
+
+
+def test_answers_are_printed_as_json(command: Any, minibroker_topic: str) -> None:
+    rule = ("hold", f"topic={minibroker_topic}", "--json")
+    added = json.loads(command("faults", "add", *rule).stdout)
+    assert json.loads(command("faults", "release", added["id"], "--json").stdout)["released"] == 0
+    command("faults", "remove", added["id"])
+    fields = json.loads(CliRunner().invoke(app, ["faults", "fields", "--json"]).stdout)
+    assert "delay" in fields["actions"]
+    assert "topic" in {name for group in fields["fields"].values() for name in group}

@@ -44,6 +44,14 @@ def test_group_is_listed_described_and_deleted(
     described = command("groups", "describe", minibroker_group).stdout.splitlines()
     assert described[0] == f"group {minibroker_group}: Empty, 0 members"
     assert described[2].split() == [minibroker_topic, "0", "2", "3", "1"]
+    as_json = json.loads(command("groups", "describe", minibroker_group, "--json").stdout)
+    offset = {"topic": minibroker_topic, "partition": 0, "committed": 2, "end": 3, "lag": 1}
+    assert as_json == {
+        "group": minibroker_group,
+        "state": "Empty",
+        "members": [],
+        "offsets": [offset],
+    }
     deleted = command("groups", "delete", minibroker_group)
     assert deleted.stdout == f"deleted group {minibroker_group}\n"
     with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):

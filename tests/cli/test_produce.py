@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import json
+from typing import Any
 
 import pytest
 
@@ -66,3 +68,13 @@ def test_read_codec_accepts_names() -> None:
     assert read_codec("zstd") is Compression.ZSTD
     with pytest.raises(InvalidUsage, match="must be one of none, gzip, snappy, lz4, zstd"):
         read_codec("brotli")
+
+
+def test_batches_are_printed_as_json(command: Any, minibroker_topic: str) -> None:
+    printed = command("produce", minibroker_topic, "a", "b", "--json").stdout
+    assert json.loads(printed) == {
+        "topic": minibroker_topic,
+        "partition": 0,
+        "first_offset": 0,
+        "records": 2,
+    }

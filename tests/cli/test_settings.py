@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -71,3 +72,11 @@ def test_setting_that_only_kafka_has_is_reported_as_ignored() -> None:
     name = min(KNOWN_UNSERVED)
     with pytest.raises(InvalidUsage, match=re.escape(f"{name} is a setting of Kafka")):
         run("explain", name)
+
+
+def test_settings_as_json_have_all_that_explain_shows() -> None:
+    lines = [json.loads(line) for line in run("list", "--json").splitlines()]
+    assert [line["setting"] for line in lines] == list(BROKER_SETTINGS)
+    explained = json.loads(run("explain", "num.io.threads", "--json"))
+    assert explained in lines
+    assert (explained["default"], explained["profile_kafka"]) == ("1", "8")

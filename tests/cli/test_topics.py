@@ -4,7 +4,9 @@ import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from minibroker.cli.app import app
 from minibroker.cli.output import InvalidUsage
 from minibroker.cli.topics import read_pair
 from minibroker.client.errors import BrokerError
@@ -71,3 +73,36 @@ def test_topic_config_without_value_is_rejected() -> None:
     assert read_pair("a=b=c") == ("a", "b=c")
     with pytest.raises(InvalidUsage, match=r"--config a: must be NAME=VALUE"):
         read_pair("a")
+
+
+def test_topic_is_altered(command: Any, name: str) -> None:
+    command("topics", "create", name, "--config", "segment.ms=9000")
+    changes = ("--partitions", "3", "--config", "retention.ms=9", "--delete-config", "segment.ms")
+    assert command("topics", "alter", name, *changes).stdout == f"altered topic {name}\n"
+    described = command("topics", "describe", name).stdout.splitlines()
+    assert described[0] == f"topic {name}, settings: retention.ms=9"
+    assert len(described) == 5
+
+
+def test_rejected_alteration_changes_nothing(command: Any, name: str) -> None:
+    command("topics", "create", name)
+    changes = ("--partitions", "3", "--config", "retention.ms=soon")
+    with pytest.raises(BrokerError, match=rf"topic {name}: INVALID_CONFIG"):
+        command("topics", "alter", name, *changes)
+    with pytest.raises(BrokerError, match="INVALID_PARTITIONS"):
+        command("topics", "alter", name, "--partitions", "1")
+    assert len(command("topics", "describe", name).stdout.splitlines()) == 3
+    with pytest.raises(InvalidUsage, match="say what to alter"):
+        command("topics", "alter", name)
+
+
+def test_outcomes_as_json_include_rejections(
+    minibroker: MiniBroker, name: str, minibroker_topic: str
+) -> None:
+    words = ["topics", "create", name, minibroker_topic, "--json"]
+    result = CliRunner().invoke(app, [*words, "-b", minibroker.bootstrap_servers])
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert first == {"topic": name, "outcome": "created"}
+    assert second["outcome"] == "rejected"
+    assert second["error"] == "TOPIC_ALREADY_EXISTS"
+    assert isinstance(result.exception, BrokerError)

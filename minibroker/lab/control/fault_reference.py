@@ -107,6 +107,30 @@ def plain_lines() -> Iterator[str]:
             yield f"  {name:<17} {_schema(name).get('description', '')}"
 
 
+def fields_json() -> dict[str, object]:
+    """The same as `plain_lines`, by kind; a field is mapped to its description."""
+    names = {
+        "actions": _action_fields(),
+        **{title.lower(): list(names) for title, names in _GROUPS},
+        "when": list(WHEN_FIELDS),
+    }
+    return {
+        "actions": {
+            name: {"summary": summary(kind), "fields": record_fields(kind)}
+            for name, kind in ACTIONS.items()
+        },
+        "hold_points": {name: point.summary for name, point in POINTS.items()},
+        "broker_actions": {
+            name: {"summary": summary(action), "fields": record_fields(action)}
+            for name, action in BROKER_ACTIONS.items()
+        },
+        "fields": {
+            kind: {name: _schema(name).get("description", "") for name in fields}
+            for kind, fields in names.items()
+        },
+    }
+
+
 def _words(fields: Mapping[str, bool]) -> str:
     return " ".join(name if is_needed else f"[{name}]" for name, is_needed in fields.items())
 

@@ -20,7 +20,7 @@ from minibroker.pipeline.commands.base import (
     running,
     session_options,
 )
-from minibroker.pipeline.watch.alerts import Alert, State, line
+from minibroker.pipeline.watch.alerts import Alert, State, as_json, line
 from minibroker.pipeline.watch.rules import WatchLimits
 
 EXAMPLES = """Examples:
@@ -28,6 +28,7 @@ EXAMPLES = """Examples:
 \b
   minibroker pipeline watch --from 127.0.0.1:9092
   minibroker pipeline watch --from 127.0.0.1:9092 --alerts-to alerts --checkpoint watch-state
+  minibroker pipeline watch --from 127.0.0.1:9092 --json | jq .text
   minibroker pipeline watch --from broker:9093 --command-config client.properties
 """
 
@@ -64,6 +65,7 @@ EXAMPLES = """Examples:
 @click.option(
     "--from-beginning", is_flag=True, help="Start with the events that the topic already contains."
 )
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object per alert.")
 @session_options
 def watch(
     bootstrap: str,
@@ -76,6 +78,7 @@ def watch(
     late: int,
     checkpoint: str | None,
     from_beginning: bool,
+    is_json: bool,
     master: str | None,
     conf: dict[str, str],
 ) -> None:
@@ -103,9 +106,7 @@ def watch(
         def send(alerts: Sequence[Alert]) -> None:
             if topic is not None:
                 to_topic(spark, broker, topic, alerts)
-            for alert in alerts:
-                raised = alert.state is State.RAISED
-                click.secho(line(alert), fg="yellow" if raised else "green")
+            _print(alerts, is_json=is_json)
 
         def report_skipped(count: int, total: int) -> None:
             click.echo(
@@ -122,6 +123,15 @@ def watch(
         )
         click.echo(f"watching {bootstrap}, in intervals of {every} s; Ctrl-C stops it", err=True)
         wait_for(spark, query, broker)
+
+
+def _print(alerts: Sequence[Alert], *, is_json: bool) -> None:
+    for alert in alerts:
+        if is_json:
+            click.echo(as_json(alert))
+        else:
+            raised = alert.state is State.RAISED
+            click.secho(line(alert), fg="yellow" if raised else "green")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,6 +76,12 @@ def test_alert_is_printed_and_sent_to_topic(run: Any) -> None:
     assert started["rules"].limits == (0.9, 2, 0.3)
     assert started["events"] == (ClusterAccess("there:9092"), {"from_beginning": False})
     assert started["asked"] == [ClusterAccess("there:9092")]
+
+
+def test_alert_is_printed_as_json(run: Any) -> None:
+    output, _ = run("--json")
+    (line,) = (line for line in output.splitlines() if line.startswith("{"))
+    assert json.loads(line)["client_id"] == "etl"
 
 
 def test_command_config_is_used_to_read_and_send(run: Any, tmp_path: Path) -> None:
