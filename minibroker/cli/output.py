@@ -22,6 +22,7 @@ from minibroker.client.errors import (
     ConnectionDropped,
     InvalidArgument,
     InvalidClientConfig,
+    NotConnected,
     Remedy,
 )
 from minibroker_protocol.errors import ErrorCode
@@ -102,6 +103,8 @@ HINTS: Final[dict[ErrorCode, str]] = {
 REMEDIES: Final = {
     Remedy.START_BROKER: "start a broker with `minibroker start`, "
     "or name another one with --bootstrap-server HOST:PORT",
+    Remedy.CORRECT_ADVERTISED_ADDRESS: "set advertised.listeners of the broker to the address at "
+    "which this client reaches it",
     Remedy.CONFIGURE_SECURITY: "pass the client's security settings with --command-config FILE",
 }
 
@@ -109,6 +112,7 @@ EXIT_CODES: Final[dict[type[ClientError], ExitCode]] = {
     InvalidArgument: ExitCode.USAGE,
     InvalidClientConfig: ExitCode.CONFIG,
     BrokerUnreachable: ExitCode.UNREACHABLE,
+    NotConnected: ExitCode.UNREACHABLE,
     ConnectionDropped: ExitCode.UNREACHABLE,
 }
 """Exit codes of the client's errors; all others are REFUSED."""

@@ -26,6 +26,7 @@ from minibroker.client.errors import (
     ClientError,
     ConnectionDropped,
     InvalidArgument,
+    NotConnected,
     Remedy,
     ServerNotVerified,
     check,
@@ -285,11 +286,11 @@ def _connected_socket(address: HostPort, timeout_s: float) -> socket.socket:
     try:
         connected = socket.create_connection(address, timeout_s)
     except ConnectionRefusedError:
-        raise BrokerUnreachable(f"nothing listens on {address}", Remedy.START_BROKER) from None
+        raise NotConnected(f"nothing listens on {address}", Remedy.START_BROKER) from None
     except socket.gaierror as error:
-        raise BrokerUnreachable(f"{address}: no such host ({error.strerror})") from None
+        raise NotConnected(f"{address}: no such host ({error.strerror})") from None
     except OSError as error:
-        raise BrokerUnreachable(f"{address}: cannot be reached ({error})") from None
+        raise NotConnected(f"{address}: cannot be reached ({error})") from None
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected
 

@@ -17,6 +17,8 @@ class Remedy(Enum):
 
     START_BROKER = auto()
     """Nothing listens on the address."""
+    CORRECT_ADVERTISED_ADDRESS = auto()
+    """A broker names an address in its metadata that the client cannot connect to."""
     CONFIGURE_SECURITY = auto()
     """The listener may require TLS or SASL, for which the client is not configured."""
 
@@ -46,6 +48,10 @@ class BrokerUnreachable(ClientError):
     def __init__(self, message: str = "", remedy: Remedy | None = None) -> None:
         self.remedy = remedy
         super().__init__(message)
+
+
+class NotConnected(BrokerUnreachable):
+    """No connection can be made to the address."""
 
 
 class ConnectionDropped(BrokerUnreachable):

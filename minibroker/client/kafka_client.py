@@ -19,7 +19,14 @@ from minibroker.client.connection import (
     ClientSecurity,
     parse_bootstrap,
 )
-from minibroker.client.errors import BrokerError, BrokerUnreachable, ConnectionDropped, check
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    ConnectionDropped,
+    NotConnected,
+    Remedy,
+    check,
+)
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -170,14 +177,18 @@ class KafkaClient:
             time.sleep(RETRY_BACKOFF_S)
 
     def _connection(self, broker_id: int | None) -> BrokerConnection:
-        if broker_id is None:
-            address = self._bootstrap_connection.address
-        else:
-            address = self._brokers[broker_id]
+        bootstrap = self._bootstrap_connection.address
+        address = bootstrap if broker_id is None else self._brokers[broker_id]
         connection = self._connections.get(address)
-        if connection is None or not connection.is_open:
-            connection = self._connect(address)
-        return connection
+        if connection is not None and connection.is_open:
+            return connection
+        try:
+            return self._connect(address)
+        except NotConnected as error:
+            if address == bootstrap:
+                raise
+            text = f"{error}, the address that {bootstrap} advertises for broker {broker_id}"
+            raise BrokerUnreachable(text, Remedy.CORRECT_ADVERTISED_ADDRESS) from None
 
     def _bootstrap(self, addresses: list[HostPort]) -> BrokerConnection:
         for address in addresses[:-1]:

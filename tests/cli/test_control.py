@@ -108,6 +108,13 @@ def test_control_api_that_is_open_to_others_needs_the_token_of_its_url() -> None
                 bare.get("v1", "cluster")
 
 
+def test_empty_control_token_admits_other_hosts_without_a_token() -> None:
+    open_to_all = {"control.listener": "0.0.0.0:0", "control.token": ""}
+    with MiniBroker(settings=open_to_all) as broker:
+        assert "@" not in broker.control_url
+        assert broker.control.get("v1", "cluster")["cluster_id"]
+
+
 def test_find_control_rejects_invalid_url() -> None:
     with pytest.raises(InvalidUsage, match=r"--control http://nowhere: must be host:port"):
         find_control("http://nowhere", BootstrapServers("unused"))

@@ -23,6 +23,7 @@ from minibroker.client.errors import (
     ConnectionDropped,
     InvalidArgument,
     InvalidClientConfig,
+    NotConnected,
     Remedy,
 )
 from minibroker_protocol.errors import ErrorCode
@@ -58,6 +59,9 @@ def test_unreachable_broker_message_names_the_option_that_helps() -> None:
     closed = BrokerUnreachable("a:1 closed the connection", Remedy.CONFIGURE_SECURITY)
     assert error_message(closed).endswith("with --command-config FILE")
     assert "--bootstrap-server" in error_message(BrokerUnreachable("", Remedy.START_BROKER))
+    elsewhere = error_message(BrokerUnreachable("", Remedy.CORRECT_ADVERTISED_ADDRESS))
+    assert "advertised.listeners" in elsewhere
+    assert "minibroker start" not in elsewhere
     assert error_message(BrokerUnreachable("a:1: no such host")) == "a:1: no such host"
 
 
@@ -67,10 +71,11 @@ def test_exit_codes_of_client_errors_are_stable() -> None:
         ApiNotSupported(),
         InvalidArgument(),
         BrokerUnreachable(),
+        NotConnected(),
         ConnectionDropped(),
         InvalidClientConfig(),
     )
-    assert [int(exit_code(error)) for error in errors] == [1, 1, 2, 3, 3, 4]
+    assert [int(exit_code(error)) for error in errors] == [1, 1, 2, 3, 3, 3, 4]
 
 
 def test_number_columns_are_aligned_to_the_right() -> None:

@@ -8,6 +8,7 @@ from minibroker.broker.settings import HostPort
 from minibroker.client.errors import (
     BrokerError,
     BrokerUnreachable,
+    Remedy,
 )
 from minibroker.client.kafka_client import KafkaClient
 from minibroker_protocol.errors import ErrorCode
@@ -87,6 +88,27 @@ async def test_topic_when_created_waits_for_leaders(fake_broker: Any) -> None:
         topic = await in_thread(lambda: client.topic("cats", create=True))
     assert [item.partition_index for item in topic.partitions] == [0, 1]
     assert not replies
+
+
+async def test_unreachable_advertised_address_is_attributed_to_the_broker(
+    fake_broker: Any, unused_port: int
+) -> None:
+    elsewhere = MetadataResponseBroker(node_id=7, host="127.0.0.1", port=unused_port)
+    fake_broker.answers[ApiKey.METADATA] = lambda _: MetadataResponse(brokers=[elsewhere])
+    fake_broker.answers[ApiKey.LIST_GROUPS] = lambda _: ListGroupsResponse()
+
+    def ask() -> None:
+        with KafkaClient(fake_broker.address) as client:
+            client.metadata()
+            client.send(ListGroupsRequest(), ListGroupsResponse, broker_id=7)
+
+    with pytest.raises(BrokerUnreachable) as raised:
+        await in_thread(ask)
+    assert raised.value.remedy is Remedy.CORRECT_ADVERTISED_ADDRESS
+    assert str(raised.value) == (
+        f"nothing listens on 127.0.0.1:{unused_port}, the address that {fake_broker.address} "
+        "advertises for broker 7"
+    )
 
 
 async def test_unknown_topic_raises_at_once(fake_broker: Any) -> None:

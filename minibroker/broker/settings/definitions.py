@@ -61,6 +61,15 @@ _OPTIONAL_INT = optional(INT)
 _OPTIONAL_LONG = optional(LONG)
 _OPTIONAL_STRING = optional(STRING)
 _OPTIONAL_PASSWORD = optional(PASSWORD)
+_AUTOMATIC = "auto"
+_TOKEN: SettingType[str | None] = SettingType(
+    Kind.PASSWORD,
+    "password",
+    lambda text: None if text == _AUTOMATIC else text,
+    lambda token: _AUTOMATIC if token is None else token,
+)
+"""A password that may be empty, which is not the same as None."""
+
 _MINUS_ONE_OR_POSITIVE = any_valid(equals(-1), at_least(1))
 
 
@@ -115,8 +124,8 @@ SECURITY_INTER_BROKER_PROTOCOL = Setting("security.inter.broker.protocol", STRIN
 CONTROL_LISTENER = Setting("control.listener", HOST_PORT, HostPort("127.0.0.1", 0),
     doc="The address of the HTTP control API and /metrics, as host:port; port 0 means a free port. "
     "Not a Kafka setting.")
-CONTROL_TOKEN = Setting("control.token", optional(PASSWORD), None,
-    default_text="none on loopback, otherwise one that is created at each start",
+CONTROL_TOKEN = Setting("control.token", _TOKEN, None,
+    default_text="auto: none on loopback, otherwise one that is created at each start",
     doc="The token for the HTTP control API, which `minibroker start` prints as part of its URL. "
     "If it is empty, everyone who can connect may use the API. Not a Kafka setting.")
 LOG_DIRS = Setting("log.dirs", LIST, (),
