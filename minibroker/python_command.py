@@ -16,5 +16,7 @@ def python_command(program: str, *arguments: str) -> list[str]:
     """Return the command that runs a program, given as text, with the modules of this process."""
     path = list(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))
     found_last = f"import sys; sys.path += [p for p in {path!r} if p not in sys.path]"
-    # -P: the working directory does not come first.
-    return [sys.executable, "-P", "-c", f"{found_last}; {program}", *arguments]
+    # With -P the working directory does not come first. With -I, as in the single executable,
+    # the folders of PYTHONPATH do not either.
+    isolation = "-I" if sys.flags.isolated else "-P"
+    return [sys.executable, isolation, "-c", f"{found_last}; {program}", *arguments]

@@ -19,7 +19,6 @@ import json
 import select
 import shlex
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -30,6 +29,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from minibroker.lab.checker.history import INVOKE, Consumers, HistorySettings, IsolationLevel
+from minibroker.python_command import python_command
 from minibroker.testing.histories import HistoryWriter
 
 STEPS_MAX: Final = 4
@@ -189,10 +189,15 @@ class WorkloadGenerator:
         return {"process": process, "type": INVOKE, "operation": operation, **fields}
 
 
+def _client_command(module: str) -> list[str]:
+    program = "import runpy, sys; runpy.run_module(sys.argv.pop(), run_name='__main__')"
+    return python_command(program, module)
+
+
 CLIENTS: Final = {
-    "confluent-kafka": [sys.executable, "-m", "minibroker.testing.clients.confluent"],
-    "kafka-python": [sys.executable, "-m", "minibroker.testing.clients.pure"],
-    "aiokafka": [sys.executable, "-m", "minibroker.testing.clients.aio"],
+    "confluent-kafka": _client_command("minibroker.testing.clients.confluent"),
+    "kafka-python": _client_command("minibroker.testing.clients.pure"),
+    "aiokafka": _client_command("minibroker.testing.clients.aio"),
 }
 """The commands of clients that are included, by the name of the library."""
 ANSWER_S_MAX: Final = 120
