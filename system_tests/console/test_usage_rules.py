@@ -186,10 +186,10 @@ def test_verdict_describes_current_or_past_throttle(rules: Browser) -> None:
 
 def test_sampled_usage_is_put_before_what_is_known(rules: Browser) -> None:
     key = '["produce","","c"]'
-    past = {"type": "produce", "user": "", "client_id": "c"}
+    past: dict[str, Any] = {"type": "produce", "user": "", "client_id": "c"}
     past |= {"rates": [None, 1.5, 2.5, 3.5], "throttled": [False, False, True, False]}
     history = {"interval_ms": 2000, "sampled_ago_ms": 500, "uses": [past]}
-    known = {"newest": None, "throttles": [], "lines": {}}
+    known: dict[str, Any] = {"newest": None, "throttles": [], "lines": {}}
     script = """const { recall } = await import("/console/usage.js");
         const known = { ...args[0], lines: new Map(args[1]) };
         return [...recall(known, args[2], 10_000).lines]"""
