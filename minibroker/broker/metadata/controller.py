@@ -58,6 +58,7 @@ from minibroker.broker.metadata.image import (
     FeaturesChanged,
     FinalizedLevels,
     Image,
+    LeadersElected,
     MetadataRestored,
     PartitionsAdded,
     Plan,
@@ -97,6 +98,7 @@ from minibroker.broker.metadata.topics import (
     plan_creations,
     plan_deletion,
     plan_deletions,
+    plan_elections,
     reject_topics,
     topics_at_start,
     unlimited,
@@ -259,6 +261,19 @@ class ClusterController:
             validate_only=validate_only,
         )
         return TopicOutcomes(*answer)
+
+    async def elect_leaders(
+        self, topic: str, partition: int | None, epochs: int
+    ) -> tuple[int | ChangeRejected, list[Update]]:
+        """Raise the leader epochs of a topic's partitions, or of one, by a number.
+
+        The answer is how many partitions that were.
+        """
+        return await self._change(
+            lambda image: plan_elections(image, topic, partition, epochs),
+            lambda rejection: rejection,
+            topics=[topic],
+        )
 
     async def alter_configs(
         self,
@@ -574,6 +589,11 @@ async def steps_of(store: Store, image: Image, changes: Sequence[Change]) -> lis
             case PartitionsAdded(name, _):
                 extended = apply(image, change).topics[name]
                 operations.append(await stored_topics.addition(store, image.topics[name], extended))
+            case LeadersElected(name, _):
+                elected = apply(image, change).topics[name]
+                operations += await stored_topics.election(
+                    store, image.topics[name], elected, image.controller_epoch
+                )
             case Reset(internal):
                 operations += await stored_topics.reset(store, image.topics, internal)
             case FeaturesChanged(levels):

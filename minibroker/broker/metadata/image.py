@@ -148,6 +148,13 @@ class PartitionsAdded(NamedTuple):
     partitions: tuple[PartitionRegistration, ...]
 
 
+class LeadersElected(NamedTuple):
+    """Leaders of a topic's partitions were elected again; ``epochs`` are the new ones by index."""
+
+    name: str
+    epochs: Mapping[int, int]
+
+
 class ConfigChanged(NamedTuple):
     """The new config of a resource; empty if nothing is set."""
 
@@ -204,6 +211,7 @@ Change: TypeAlias = (
     TopicCreated
     | TopicDeleted
     | PartitionsAdded
+    | LeadersElected
     | ConfigChanged
     | AclsChanged
     | FeaturesChanged
@@ -306,10 +314,9 @@ def apply(image: Image, change: Change) -> Image:
             return _with_topic(image, topic, config)
         case TopicDeleted(name, _):
             return _without_topic(image, name)
-        case PartitionsAdded(name, partitions):
-            topic = image.topics[name]
-            grown = topic._replace(partitions=topic.partitions + partitions)
-            return replace(image, topics={**image.topics, name: grown})
+        case PartitionsAdded() | LeadersElected():
+            changed = _changed(image.topics[change.name], change)
+            return replace(image, topics={**image.topics, change.name: changed})
         case ConfigChanged(kind, name, config):
             return replace(image, configs=_with_config(image, (kind, name), config))
         case AclsChanged(pattern, rules):
@@ -349,6 +356,21 @@ def _with_topic(image: Image, topic: Topic, config: Mapping[str, str]) -> Image:
         topic_names={**image.topic_names, topic.topic_id: topic.name},
         configs=_with_config(image, (TOPIC, topic.name), config),
     )
+
+
+def _changed(topic: Topic, change: PartitionsAdded | LeadersElected) -> Topic:
+    if isinstance(change, PartitionsAdded):
+        return topic._replace(partitions=topic.partitions + change.partitions)
+    return with_leader_epochs(topic, change.epochs)
+
+
+def with_leader_epochs(topic: Topic, epochs: Mapping[int, int]) -> Topic:
+    """The topic with other leader epochs, by partition index."""
+    partitions = tuple(
+        replace(each, leader_epoch=epochs.get(each.index, each.leader_epoch))
+        for each in topic.partitions
+    )
+    return topic._replace(partitions=partitions)
 
 
 def _without_topic(image: Image, name: str) -> Image:

@@ -53,6 +53,7 @@ CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
 """Prefix of sequential nodes that name a changed config."""
 
 FIRST_LEADER_EPOCH = 0
+LEADER_EPOCH_MAX = 2**31 - 1
 
 
 class LayoutError(Exception):
@@ -189,6 +190,37 @@ def decode_topic(name: str, data: bytes) -> TopicNode:
 def partitions_path(topic: str) -> str:
     """Return the parent of the nodes of a topic's partitions."""
     return f"{topic_path(topic)}/partitions"
+
+
+def leader_epochs_path(topic: str) -> str:
+    """Return the node of a topic's leader epochs; it exists only if one is not the first.
+
+    It is not Kafka's, which has them in the node ``state`` of each partition.
+    """
+    return f"{topic_path(topic)}/leader_epochs"
+
+
+def encode_leader_epochs(topic: Topic) -> bytes:
+    """Encode the leader epochs of a topic that are not the first."""
+    epochs = {
+        str(each.index): each.leader_epoch
+        for each in topic.partitions
+        if each.leader_epoch != FIRST_LEADER_EPOCH
+    }
+    return _dump({"version": 1, "leader_epochs": epochs})
+
+
+def decode_leader_epochs(topic: str, data: bytes) -> dict[int, int]:
+    """The leader epochs in a node, by partition index."""
+    path = leader_epochs_path(topic)
+    try:
+        stored = _load(path, data)["leader_epochs"]
+        found = {int(index): int(epoch) for index, epoch in stored.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LayoutError(f"{path}: has no leader epochs: {error!r}") from None
+    if not all(0 <= epoch <= LEADER_EPOCH_MAX for epoch in found.values()):
+        raise LayoutError(f"{path}: has an impossible leader epoch")
+    return found
 
 
 def encode_state(partition: PartitionRegistration, controller_epoch: int) -> bytes:

@@ -30,6 +30,7 @@ from minibroker.broker.metadata.image import (
     TopicDeleted,
     Update,
     Uuid,
+    with_leader_epochs,
 )
 from minibroker.broker.metadata.store.tree import Create, Delete, NoNodeError, Operation, Set, Store
 from minibroker.broker.metadata.topics import (
@@ -47,6 +48,8 @@ class StoredTopic(NamedTuple):
     data: bytes
     version: int
     config: Mapping[str, str] = EMPTY
+    leader_epochs: bytes = b""
+    """The content of the node of leader epochs; empty if there is none."""
 
 
 class AcceptedTopic(NamedTuple):
@@ -79,6 +82,8 @@ def accept_topic(
         return AcceptedTopic(problem=f"{layout.topic_path(name)}: is not a topic: {problem}")
     try:
         node = layout.decode_topic(name, stored.data)
+        data = stored.leader_epochs
+        epochs = layout.decode_leader_epochs(name, data) if data else {}
     except layout.LayoutError as error:
         return AcceptedTopic(rewritten=current, problem=f"{error}{_unchanged_text(current)}")
     if current is not None and current.internal:
@@ -90,6 +95,7 @@ def accept_topic(
     if current is not None and not _is_replaced(current, node, stored):
         return _accept_new_partitions(current, broker_id, node)
     created = topic_of(name, node, node.topic_id or new_id(), broker_id)
+    created = with_leader_epochs(created, epochs)
     deletion = () if current is None else (TopicDeleted(name, current.topic_id),)
     rewritten = created if node.topic_id is None else None
     return AcceptedTopic((*deletion, TopicCreated(created, stored.config)), rewritten)
@@ -165,7 +171,31 @@ async def load(store: Store, name: str) -> StoredTopic | None:
         data, version = await store.get(layout.topic_path(name))
     except NoNodeError:
         return None
-    return StoredTopic(data, version, await load_config(store, TOPIC, name))
+    config = await load_config(store, TOPIC, name)
+    return StoredTopic(data, version, config, await _load_leader_epochs(store, name))
+
+
+async def _load_leader_epochs(store: Store, name: str) -> bytes:
+    try:
+        return (await store.get(layout.leader_epochs_path(name))).data
+    except NoNodeError:
+        return b""
+
+
+async def election(store: Store, topic: Topic, elected: Topic, epoch: int) -> list[Operation]:
+    """Return the operations that store new leader epochs, also where tools of Kafka read them.
+
+    ``epoch`` is that of the controller.
+    """
+    path, data = layout.leader_epochs_path(topic.name), layout.encode_leader_epochs(elected)
+    operations: list[Operation] = [
+        Set(path, data) if await store.exists(path) else Create(path, data)
+    ]
+    for before, after in zip(topic.partitions, elected.partitions, strict=True):
+        state = f"{layout.partitions_path(topic.name)}/{after.index}/state"
+        if before != after and await store.exists(state):
+            operations.append(Set(state, layout.encode_state(after, epoch)))
+    return operations
 
 
 async def creation(store: Store, created: TopicCreated) -> list[Operation]:

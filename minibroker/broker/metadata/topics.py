@@ -20,6 +20,7 @@ from minibroker.broker.metadata.image import (
     Change,
     ChangeRejected,
     Image,
+    LeadersElected,
     PartitionRegistration,
     PartitionsAdded,
     Plan,
@@ -29,7 +30,12 @@ from minibroker.broker.metadata.image import (
     Uuid,
     apply,
 )
-from minibroker.broker.metadata.layout import FIRST_LEADER_EPOCH, TopicNode, make_partition
+from minibroker.broker.metadata.layout import (
+    FIRST_LEADER_EPOCH,
+    LEADER_EPOCH_MAX,
+    TopicNode,
+    make_partition,
+)
 from minibroker.broker.metadata.placement import (
     ACTIVITY_TOPIC,
     OFFSETS_TOPIC,
@@ -322,6 +328,30 @@ def plan_new_partitions(
             return rejection
         made.append(make_partition(index, tuple(replicas)))
     return tuple(made)
+
+
+def plan_elections(
+    image: Image, name: str, partition: int | None, epochs: int
+) -> Plan[int | ChangeRejected]:
+    """Raise the leader epochs of a topic's partitions, or of one, as elections of leaders do.
+
+    Answers with the number of partitions.
+    """
+    topic = image.topics.get(name)
+    if topic is None or (partition is not None and partition >= len(topic.partitions)):
+        text = f"There is no partition {partition or 0} of a topic '{name}'."
+        return Plan(ChangeRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
+    if topic.internal:
+        return Plan(_reject_internal(name))
+    raised = {
+        each.index: each.leader_epoch + epochs
+        for each in topic.partitions
+        if partition in (None, each.index)
+    }
+    if max(raised.values()) > LEADER_EPOCH_MAX:
+        text = f"The leader epoch of '{name}' cannot exceed {LEADER_EPOCH_MAX}."
+        return Plan(ChangeRejected(ErrorCode.INVALID_REQUEST, text))
+    return Plan(len(raised), [LeadersElected(name, raised)])
 
 
 def plan_deletion(image: Image, name: str) -> Topic | ChangeRejected:

@@ -23,6 +23,8 @@ from minibroker_protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from minibroker.lab.control.broker import ControlledBroker
 
+ELECTIONS_MAX: Final = 1000
+"""By how much one action raises a leader epoch."""
 ASSIGNED_MAX: Final = 1000
 """Members in an assignment, and topics of each."""
 
@@ -96,6 +98,18 @@ class Retain(NamedTuple):
     partition: _Partition = None
 
 
+class BumpLeaderEpoch(NamedTuple):
+    """Raises leader epochs as elections of leaders do: metadata has the new ones, requests with an
+    older one get FENCED_LEADER_EPOCH, and later records have the new one.
+    """
+
+    topic: _Topic
+    partition: _Partition = None
+    epochs: Annotated[
+        int, Range(1, ELECTIONS_MAX), Doc("By how much each leader epoch is raised.")
+    ] = 1
+
+
 class ProcessKill(NamedTuple):
     """Kills a process, which is restarted."""
 
@@ -117,6 +131,7 @@ BROKER_ACTIONS: Final[dict[str, type]] = {
     "expire_transaction": ExpireTransaction,
     "roll": Roll,
     "retain": Retain,
+    "bump_leader_epoch": BumpLeaderEpoch,
     "kill": ProcessKill,
     "pause": ProcessPause,
 }
@@ -132,7 +147,8 @@ class ActionResult(NamedTuple):
     """What an action has done."""
 
     affected: Annotated[
-        int, Doc("Number of members, transactions, logs, segments or processes that it changed.")
+        int,
+        Doc("Number of members, transactions, logs, segments, partitions or processes changed."),
     ]
 
 
@@ -169,6 +185,8 @@ async def act(broker: ControlledBroker, action: BrokerAction) -> ActionResult:
             broker.processes.check("pause", process)
             await broker.processes.pause(process, pause_ms)
             return ActionResult(1)
+        case BumpLeaderEpoch(topic, partition, epochs):
+            return await _elect_leaders(broker, topic, partition, epochs)
     request = ActionRequest(**to_json(action))
     names = _owners(broker, request)
     replies = await broker.publisher.request_all(request, names)
@@ -178,6 +196,17 @@ async def act(broker: ControlledBroker, action: BrokerAction) -> ActionResult:
         if reply.error is not ErrorCode.NONE:
             raise _error(reply)
     return ActionResult(sum(reply.affected for reply in replies.values()))
+
+
+async def _elect_leaders(
+    broker: ControlledBroker, topic: str, partition: int | None, epochs: int
+) -> ActionResult:
+    count, updates = await broker.scope.cluster.elect_leaders(topic, partition, epochs)
+    await broker.scope.publish(updates)
+    if isinstance(count, int):
+        return ActionResult(count)
+    kind = NotFound if count.code in _NOT_FOUND else Conflict
+    raise kind(count.code.name, count.text)
 
 
 def _owners(broker: ControlledBroker, action: ActionRequest) -> Sequence[str]:

@@ -15,6 +15,7 @@ from minibroker.broker.metadata.image import (
     TOPIC,
     Change,
     ConfigChanged,
+    LeadersElected,
     PartitionsAdded,
     TopicCreated,
     TopicDeleted,
@@ -188,7 +189,7 @@ def _affected(change: Change) -> tuple[str | None, str | None]:
     match change:
         case TopicCreated(topic):
             return topic.name, None
-        case TopicDeleted(name) | PartitionsAdded(name):
+        case TopicDeleted(name) | PartitionsAdded(name) | LeadersElected(name):
             return name, None
         case ConfigChanged(kind, name):
             return (name if kind == TOPIC else None), name

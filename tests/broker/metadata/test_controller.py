@@ -254,6 +254,55 @@ async def test_create_partitions_adds_partitions(
     }
 
 
+async def test_elections_raise_leader_epochs_that_survive_a_restart(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store")
+    controller = await started(store)
+    await controller.create_topics([NewTopic("a", 3)])
+    await controller.write_leaders(["a"])
+    before = controller.image
+    count, updates = await controller.elect_leaders("a", None, 2)
+    assert count == 3
+    assert follow(before, updates) == controller.image
+    assert (await controller.elect_leaders("a", 1, 5))[0] == 1
+    assert leader_epochs(controller) == [2, 7, 2]
+    state = json.loads((await store.get("/brokers/topics/a/partitions/1/state")).data)
+    assert state["leader_epoch"] == 7
+    await controller.create_partitions([NewPartitions("a", 4)])
+    assert leader_epochs(controller) == [2, 7, 2, 0]
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    controller = await started(store)
+    assert leader_epochs(controller) == [2, 7, 2, 0]
+    await controller.delete_topics(["a"])
+    await controller.create_topics([NewTopic("a", 1)])
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    assert leader_epochs(await started(store)) == [0]
+    await store.close()
+
+
+def leader_epochs(controller: ClusterController) -> list[int]:
+    return [each.leader_epoch for each in controller.image.topics["a"].partitions]
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "epochs", "code"),
+    [
+        ("none", None, 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("a", 1, 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (OFFSETS, None, 1, ErrorCode.INVALID_REQUEST),
+        ("a", None, 2**31, ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_impossible_election_is_rejected(
+    controller: ClusterController, topic: str, partition: int | None, epochs: int, code: ErrorCode
+) -> None:
+    await controller.create_topics([NewTopic("a", 1)])
+    rejection, updates = await controller.elect_leaders(topic, partition, epochs)
+    assert isinstance(rejection, ChangeRejected)
+    assert (rejection.code, updates) == (code, [])
+
+
 async def test_producer_ids_are_unique_across_restarts(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store")
     controller = await started(store)

@@ -42,7 +42,7 @@ async def test_topic_is_seen_with_its_config(store: Store) -> None:
     steps = await stored_topics.creation(store, TopicCreated(TOPIC, {"retention.ms": "5"}))
     await store.multi(steps)
     stored = await stored_topics.load(store, "t")
-    assert stored == (layout.encode_topic(TOPIC), 0, {"retention.ms": "5"})
+    assert stored == (layout.encode_topic(TOPIC), 0, {"retention.ms": "5"}, b"")
 
 
 async def test_node_is_rewritten_only_if_version_is_unchanged(store: Store) -> None:
@@ -111,6 +111,16 @@ def test_new_topic_node_with_id_is_created_unchanged() -> None:
     seen = node({"1": [2, 1], "0": [1]}, NEW)._replace(config={"retention.ms": "5"})
     found = taken("new", seen)
     assert found == AcceptedTopic((TopicCreated(created, {"retention.ms": "5"}),))
+
+
+@pytest.mark.parametrize(
+    "data", [b"[]", b"{}", b'{"leader_epochs": {"a": 1}}', b'{"leader_epochs": {"0": -1}}']
+)
+def test_topic_with_damaged_leader_epochs_is_ignored_with_the_reason(data: bytes) -> None:
+    stored = node({"0": [US]}, NEW)._replace(leader_epochs=data)
+    found = taken("new", stored)
+    assert found.changes == ()
+    assert found.problem.startswith("/brokers/topics/new/leader_epochs: ")
 
 
 def test_new_topic_node_without_id_gets_generated_id() -> None:

@@ -19,7 +19,14 @@ from minibroker.lab.control.actions import (
 )
 from minibroker.lab.schema import InvalidJson, component, parse, record_fields
 from minibroker.testing import ControlError, MiniBroker
+from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from tests.broker.network.raw_client import RawClient
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -36,6 +43,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "partition": st.integers(0, 9),
     "process": st.just("worker-0"),
     "pause_ms": st.integers(0, 60_000),
+    "epochs": st.integers(1, 1000),
 }
 
 
@@ -228,6 +236,39 @@ def test_segments_are_rolled_and_dropped(broker: MiniBroker, name: str) -> None:
     assert [each["log_start_offset"] for each in partitions] == [1, 0, 1]
 
 
+def test_leader_epoch_is_raised_in_metadata_logs_and_fences(broker: MiniBroker, name: str) -> None:
+    broker.create_topic(name, partitions=2)
+    produce(broker, name, 0)
+    assert broker.faults.act("bump_leader_epoch", topic=name, partition=0) == 1
+    assert broker.faults.act("bump_leader_epoch", topic=name, epochs=3) == 2
+    produce(broker, name, 0)
+    with RawClient(broker.bootstrap_servers) as client:
+        metadata = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 12)
+        (topic,) = metadata.topics
+        epochs = {each.partition_index: each.leader_epoch for each in topic.partitions}
+        assert epochs == {0: 4, 1: 3}
+        asked = [(3, 0), (5, 0), (4, 0), (4, 3), (4, 4)]
+        assert [end_of_epoch(client, name, *each) for each in asked] == [
+            ("FENCED_LEADER_EPOCH", -1, -1),
+            ("UNKNOWN_LEADER_EPOCH", -1, -1),
+            ("NONE", 0, 1),
+            ("NONE", 0, 1),
+            ("NONE", 4, 2),
+        ]
+
+
+def end_of_epoch(client: RawClient, topic: str, known: int, asked: int) -> tuple[str, int, int]:
+    """The error, epoch and end offset that OffsetForLeaderEpoch answers."""
+    partition = OffsetForLeaderPartition(
+        partition=0, current_leader_epoch=known, leader_epoch=asked
+    )
+    request = OffsetForLeaderEpochRequest(
+        topics=[OffsetForLeaderTopic(topic=topic, partitions=[partition])]
+    )
+    found = client.ask(request, 4).topics[0].partitions[0]
+    return ErrorCode(found.error_code).name, found.leader_epoch, found.end_offset
+
+
 def test_process_is_paused_and_killed(broker: MiniBroker) -> None:
     assert broker.faults.act("pause", process="worker-1", pause_ms=1) == 1
     assert broker.faults.act("kill", process="worker-1") == 1
@@ -247,6 +288,8 @@ def restarts(broker: MiniBroker, name: str) -> int:
     [
         ({"action": "rebalance", "group": "none"}, "GROUP_ID_NOT_FOUND"),
         ({"action": "roll", "topic": "none"}, "UNKNOWN_TOPIC_OR_PARTITION"),
+        ({"action": "bump_leader_epoch", "topic": "none"}, "UNKNOWN_TOPIC_OR_PARTITION"),
+        ({"action": "bump_leader_epoch", "topic": "__consumer_offsets"}, "INVALID_REQUEST"),
         (
             {"action": "expire_transaction", "transactional_id": "none"},
             "TRANSACTIONAL_ID_NOT_FOUND",
