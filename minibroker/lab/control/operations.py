@@ -22,6 +22,7 @@ from minibroker.lab.control.lag import LAG_OPERATIONS
 from minibroker.lab.control.namespaces import NAMESPACE_OPERATIONS
 from minibroker.lab.control.operation import ApiOperation
 from minibroker.lab.control.quotas import QUOTA_OPERATIONS
+from minibroker.lab.control.records import RECORD_OPERATIONS
 from minibroker.lab.control.snapshots import SNAPSHOT_OPERATIONS
 from minibroker.lab.control.topics import TOPIC_OPERATIONS
 
@@ -29,6 +30,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     *INDEX_OPERATIONS,
     *CONSOLE_OPERATIONS,
     *CLUSTER_OPERATIONS,
+    *RECORD_OPERATIONS,
     *TOPIC_OPERATIONS,
     *GROUP_OPERATIONS,
     *LAG_OPERATIONS,

@@ -5,6 +5,7 @@
 import { element, Meter, write } from "./dom.js";
 import { Faults } from "./faults.js";
 import { Groups } from "./groups.js";
+import { Messages } from "./messages.js";
 import { advance, conditionsOf, ipOf, NOTHING } from "./model.js";
 import { Addresses, Chosen, ofAddress, Rejections, Warnings } from "./panels.js";
 import { ask, poll } from "./polling.js";
@@ -66,9 +67,17 @@ const groups = new Groups(
   { list: place("groups"), detail: place("group"), form: place("reset"), problem: place("reset-answer") },
   () => !place("view-groups").hidden,
 );
+const messages = new Messages({
+  filter: place("messages-filter"),
+  more: place("messages-more"),
+  list: place("messages"),
+  detail: place("message"),
+  produce: place("produce"),
+  answer: place("produce-answer"),
+});
 const topics = new Topics(
   { filter: place("topics-filter"), list: place("topics"), detail: place("topic") },
-  { onChosen: () => {} },
+  { onChosen: (name, partitions) => messages.choose(name, partitions) },
   () => !place("view-topics").hidden,
 );
 const views = new Views(document.querySelectorAll("[role=tab]"), onShow);
