@@ -201,6 +201,49 @@ class TailRequest(NamedTuple):
     partition: int
 
 
+class RecordsAppend(NamedTuple):
+    """Request to append a batch that the control API has built. Answered with ``BatchAppended``."""
+
+    topic: str
+    partition: int
+    batch: bytes
+
+
+class BatchAppended(NamedTuple):
+    """The offset of a batch's first record, or why it was not appended."""
+
+    error: ErrorCode = ErrorCode.NONE
+    text: str = ""
+    base_offset: int = -1
+
+
+class RecordsRead(NamedTuple):
+    """Request for records of a topic, from an offset of each partition on, at an I/O worker.
+
+    Answered with ``{partition: ReadRecords}``. The first partition with records yields at least one
+    batch, and all together at most ``max_bytes`` otherwise. With ``committed``, records end at the
+    last stable offset.
+    """
+
+    topic: str
+    offsets: Mapping[int, int]
+    max_bytes: int
+    committed: bool
+
+
+class ReadRecords(NamedTuple):
+    """Whole batches of one partition.
+
+    ``end`` is the offset after the last record that can be read. ``aborted`` has the producer id,
+    the first offset and the marker's offset of each aborted transaction in the batches.
+    """
+
+    offset: int
+    batches: bytes
+    end: int
+    aborted: tuple[tuple[int, int, int], ...] = ()
+
+
 class ActivityBatch(NamedTuple):
     """A chunk of events (``activity.events``) for the recorder, and how many events the process has
     dropped since the last chunk. Not a request: ``ActivityWritten`` is sent later, on its own.

@@ -24,11 +24,15 @@ from minibroker.broker.log.errors import LogError
 from minibroker.broker.process.messages import (
     ActionReply,
     ActionRequest,
+    BatchAppended,
     CompactRequest,
     DeleteGroups,
     GroupsRequest,
     LogsRequest,
     LogView,
+    ReadRecords,
+    RecordsAppend,
+    RecordsRead,
 )
 from minibroker.broker.process.worker_snapshots import SNAPSHOT_REQUESTS
 from minibroker_protocol.errors import ErrorCode
@@ -59,6 +63,9 @@ class RequestedWorker(Protocol):
     def owns(self, topic: str, partition: int) -> bool: ...
 
     def partition(self, topic: str, index: int) -> Partition | None: ...
+
+    def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
+        """Count records that were appended, and wake the fetches that wait for them."""
 
     def snapshots(self) -> WorkerSnapshots:
         """The worker's part of snapshots of the broker."""
@@ -130,6 +137,55 @@ def _owned(worker: RequestedWorker, action: ActionRequest) -> Iterator[tuple[int
                 yield index, partition
 
 
+def append_records(worker: RequestedWorker, request: RecordsAppend) -> BatchAppended:
+    """Append a batch as the leader would append a producer's."""
+    try:
+        partition = worker.partition(request.topic, request.partition)
+        if partition is None:
+            return BatchAppended(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition is not here")
+        appended = partition.append_as_leader(request.batch, now_ms=worker.wall_ms())
+    except LogError as error:
+        return BatchAppended(error.code, error.text)
+    count = appended.last_offset - appended.base_offset + 1
+    worker.appended(request.topic, request.partition, len(request.batch), count)
+    return BatchAppended(base_offset=appended.base_offset)
+
+
+def read_records(worker: RequestedWorker, request: RecordsRead) -> dict[int, ReadRecords]:
+    """Read partitions in the order of the request, until the bytes are used up.
+
+    An offset before the start of a log is that start. A partition that can't be read is omitted.
+    """
+    found: dict[int, ReadRecords] = {}
+    left = request.max_bytes
+    for index, wanted in request.offsets.items():
+        with suppress(LogError, OSError):
+            partition = worker.partition(request.topic, index)
+            if partition is not None:
+                is_first = left == request.max_bytes
+                read = _read(partition, wanted, max(left, 0), request.committed, is_first=is_first)
+                found[index] = read
+                left -= len(read.batches)
+    return found
+
+
+def _read(
+    partition: Partition, wanted: int, max_bytes: int, committed: bool, *, is_first: bool
+) -> ReadRecords:
+    end = partition.last_stable_offset if committed else partition.high_watermark
+    offset = max(wanted, partition.log.log_start_offset)
+    if offset >= end or not (is_first or max_bytes):
+        return ReadRecords(offset, b"", end)
+    if committed:
+        records, transactions = partition.read_committed(offset, max_bytes, min_one=is_first)
+    else:
+        records, transactions = partition.read(offset, max_bytes, min_one=is_first), []
+    aborted = tuple(
+        (each.producer_id, each.first_offset, each.last_offset) for each in transactions
+    )
+    return ReadRecords(offset, b"" if records is None else records.load(), end, aborted)
+
+
 class ControllerRequests:
     """The requests of the controller to one worker."""
 
@@ -142,12 +198,13 @@ class ControllerRequests:
         worker = self._worker
         if isinstance(request, CompactRequest):
             return worker.cleaner.compact(request.topic)
-        if isinstance(request, LogsRequest):
-            return self._log_views(request.topic)
+        if isinstance(request, LogsRequest | RecordsAppend | RecordsRead):
+            return self._handle_logs(request)
         if isinstance(request, GroupsRequest):
-            if request.group_id is None:
-                return worker.groups.list_groups()
-            return worker.groups.describe(request.group_id, full=True)
+            group_id, groups = request.group_id, worker.groups
+            return (
+                groups.list_groups() if group_id is None else groups.describe(group_id, full=True)
+            )
         if isinstance(request, ActionRequest):
             return act(worker, request, self._on_log)
         if isinstance(request, DeleteGroups):
@@ -155,6 +212,13 @@ class ControllerRequests:
         if isinstance(request, SNAPSHOT_REQUESTS):
             return worker.snapshots().handle(request)
         raise TypeError(f"a worker cannot handle {type(request).__name__}")
+
+    def _handle_logs(self, request: LogsRequest | RecordsAppend | RecordsRead) -> object:
+        if isinstance(request, RecordsAppend):
+            return append_records(self._worker, request)
+        if isinstance(request, RecordsRead):
+            return read_records(self._worker, request)
+        return self._log_views(request.topic)
 
     def _log_views(self, topic: str) -> dict[int, LogView]:
         known = self._worker.image.topics.get(topic)

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Protocol
 
-from minibroker.lab.control.operation import Operations, whole_number
+from minibroker.lab.control.operation import WAIT_MS, WAIT_MS_MAX, Operations, whole_number
 from minibroker.lab.faults.fault_rule import COUNT_MAX, FaultRule, FaultView
 from minibroker.lab.schema import Doc, Fault, InvalidJson
 
 if TYPE_CHECKING:
     from minibroker.lab.faults.register import FaultRegister
-
-WAIT_MS: Final = 10_000
-"""How long a request waits for hits by default, in real time."""
-
-WAIT_MS_MAX: Final = 600_000
 
 
 class FaultList(NamedTuple):

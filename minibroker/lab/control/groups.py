@@ -1,4 +1,4 @@
-"""Groups in the control API: list them, and describe one with its lag.
+"""Groups in the control API: list them, describe one with its lag, and wait for its state.
 
 Owns their records and operations. It must never change a group. Invariant: an answer is not older
 than its request. Kafka's ``Admin`` client has the same operations.
@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 from minibroker.broker.metadata.placement import group_owner
 from minibroker.broker.process.messages import GroupsRequest
 from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS
-from minibroker.lab.control.operation import UNAVAILABLE, Operations
+from minibroker.lab.control.operation import (
+    POLL_S,
+    TIMED_OUT,
+    UNAVAILABLE,
+    WAIT_MS,
+    WAIT_MS_MAX,
+    Operations,
+    whole_number,
+)
 from minibroker.lab.control.topics import get_topic
-from minibroker.lab.errors import NotFound, Unavailable
-from minibroker.lab.schema import Doc
+from minibroker.lab.errors import ApiError, NotFound, Unavailable
+from minibroker.lab.schema import Doc, Fault, InvalidJson, did_you_mean
 
 if TYPE_CHECKING:
     from minibroker.broker.groups.description import GroupDescription, GroupOverview
@@ -81,6 +89,62 @@ class GroupView(NamedTuple):
     offsets: tuple[CommittedOffsetView, ...]
 
 
+GROUP_STATES: Final = (
+    "Stable",
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Dead",
+)
+"""Kafka's names of the states of groups."""
+
+_COUNT_MAX: Final = 2**63 - 1
+
+
+class GroupQuery(NamedTuple):
+    """A group, and conditions to wait for, as texts of a query."""
+
+    group_id: Annotated[
+        str, Doc("If the path ends before the id, e.g. for `..`, which clients remove from paths.")
+    ] = ""
+    state: Annotated[str, Doc("Wait for this state, e.g. `Stable`.")] = ""
+    members: Annotated[str, Doc("Wait for so many members.")] = ""
+    lag: Annotated[
+        str, Doc("Wait until the group has committed offsets and at most this lag in all.")
+    ] = ""
+    timeout_ms: Annotated[str, Doc(f"Real milliseconds to wait; by default {WAIT_MS}.")] = str(
+        WAIT_MS
+    )
+
+
+_NO_QUERY: Final = GroupQuery()
+
+
+class _Conditions(NamedTuple):
+    """What a group is awaited to be; None is anything."""
+
+    state: str | None
+    members: int | None
+    lag: int | None
+
+    def are_met(self, group: GroupView | None) -> bool:
+        """Whether the group is as awaited."""
+        if self.state is None and self.members is None and self.lag is None:
+            return True
+        return (
+            group is not None
+            and self.state in (None, group.state)
+            and self.members in (None, len(group.members))
+            and (self.lag is None or (bool(group.offsets) and _lag(group) <= self.lag))
+        )
+
+    def __str__(self) -> str:
+        given = (("state", self.state), ("members", self.members), ("lag", self.lag))
+        return ", ".join(f"{name} {value}" for name, value in given if value is not None)
+
+
 GROUP_OPERATIONS: Final = Operations()
 
 
@@ -102,10 +166,73 @@ async def group_overviews(broker: ControlledBroker) -> list[GroupOverview]:
 
 
 @GROUP_OPERATIONS.add(
-    "GET", "/v1/groups/{group_id}", errors={404: "There is no group with this id.", **UNAVAILABLE}
+    "GET",
+    "/v1/groups/{group_id}",
+    errors={404: "There is no group with this id.", **TIMED_OUT, **UNAVAILABLE},
 )
-async def get_group(broker: ControlledBroker, group_id: str) -> GroupView:
-    """Return a group: members, their partitions, committed offsets and lag."""
+async def get_group(
+    broker: ControlledBroker, group_id: str, query: GroupQuery = _NO_QUERY
+) -> GroupView:
+    """Return a group with members, offsets and lag; wait for it: `?state=…&members=…&lag=…`."""
+    conditions, timeout_ms = _checked(query)
+    clock = broker.env.clock
+    deadline = clock.real_s() + timeout_ms / 1000
+    waits = not conditions.are_met(None)
+    while True:
+        group: GroupView | None = None
+        try:
+            group = await describe_group(broker, group_id or query.group_id)
+        except NotFound:
+            if not waits:
+                raise
+        if group is not None and conditions.are_met(group):
+            return group
+        if clock.real_s() >= deadline:
+            raise _timed_out(group_id or query.group_id, group, conditions, timeout_ms)
+        await clock.sleep_real(POLL_S)
+
+
+def _checked(query: GroupQuery) -> tuple[_Conditions, int]:
+    """Return conditions and the timeout. Raises `InvalidJson`, which lists all faults."""
+    faults: list[Fault] = []
+    if query.state and query.state not in GROUP_STATES:
+        advice = did_you_mean(query.state, GROUP_STATES)
+        faults.append(Fault("state", f"must be one of {', '.join(GROUP_STATES)}{advice}"))
+    numbers = [
+        whole_number(name, text, highest, faults) if text else None
+        for name, text, highest in (
+            ("members", query.members, _COUNT_MAX),
+            ("lag", query.lag, _COUNT_MAX),
+            ("timeout_ms", query.timeout_ms, WAIT_MS_MAX),
+        )
+    ]
+    if faults:
+        raise InvalidJson(faults)
+    members, lag, timeout_ms = numbers
+    return _Conditions(query.state or None, members, lag), timeout_ms or 0
+
+
+def _lag(group: GroupView) -> int:
+    return sum(offset.lag or 0 for offset in group.offsets)
+
+
+def _timed_out(
+    group_id: str, group: GroupView | None, conditions: _Conditions, timeout_ms: int
+) -> ApiError:
+    text = f"group {group_id!r} was awaited for {timeout_ms} ms to have {conditions}"
+    if group is None:
+        text = f"{text}, and there is no such group."
+        hint = "Does the consumer use this broker and this group id?"
+        return ApiError("REQUEST_TIMED_OUT", text, hint, status=408)
+    lag = f"lag {_lag(group)}" if group.offsets else "no committed offsets"
+    has = f"state {group.state}, members {len(group.members)}, {lag}"
+    clients = ", ".join(sorted({member.client_id for member in group.members})) or "none"
+    hint = f"Client ids of its members: {clients}."
+    return ApiError("REQUEST_TIMED_OUT", f"{text}, and it has {has}.", hint, status=408)
+
+
+async def describe_group(broker: ControlledBroker, group_id: str) -> GroupView:
+    """Return a group as it is now."""
     partitions = broker.env.settings[OFFSETS_TOPIC_NUM_PARTITIONS]
     coordinator = broker.workers[group_owner(group_id, partitions, len(broker.workers))]
     answers = await broker.publisher.request_all(GroupsRequest(group_id), [coordinator])

@@ -42,9 +42,6 @@ from minibroker.lab.schema import Fault, InvalidJson, parse
 SIMILARITY_MIN: Final = 0.6
 """Least similarity of a path that is suggested."""
 
-BODY_MAX_BYTES: Final = 64 * 1024
-"""Maximum size of a body: enough for a topic with many configs."""
-
 HEALTH_PATH: Final = "/v1/health"
 """The only resource that needs no token."""
 
@@ -84,7 +81,9 @@ def _route(context: ApiContext, operation: ApiOperation) -> Route:
     async def endpoint(request: Request) -> Response:
         arguments: list[object] = list(request.path_params.values())
         if operation.body is not None:
-            arguments.append(parse(operation.body, await _read_json(request)))
+            arguments.append(
+                parse(operation.body, await _read_json(request, operation.body_max_bytes))
+            )
         if operation.query is not None:
             arguments.append(parse(operation.query, dict(request.query_params)))
         answer = await operation.run(context, *arguments)
@@ -108,14 +107,14 @@ def _route(context: ApiContext, operation: ApiOperation) -> Route:
     return Route(path, endpoint, methods=[operation.method], name=operation.name)
 
 
-async def _read_json(request: Request) -> Any:
+async def _read_json(request: Request, bytes_max: int) -> Any:
     body = bytearray()
     # A generator left half-way is only closed by the garbage collector, which trio forbids.
     async with aclosing(request.stream()) as chunks:
         async for chunk in chunks:
             body += chunk
-            if len(body) > BODY_MAX_BYTES:
-                raise HTTPException(413, f"the body has more than {BODY_MAX_BYTES} bytes")
+            if len(body) > bytes_max:
+                raise HTTPException(413, f"the body has more than {bytes_max} bytes")
     if not body:
         raise InvalidJson([Fault("(body)", "is empty; a JSON object is needed")])
     try:

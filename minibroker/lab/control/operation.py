@@ -15,6 +15,18 @@ from minibroker.lab.schema import Fault
 NUMBER_DIGITS_MAX: Final = 20
 """Digits of a number in a query that are read."""
 
+BODY_MAX_BYTES: Final = 64 * 1024
+"""Maximum size of a body: enough for a topic with many configs. Records may have more."""
+
+WAIT_MS: Final = 10_000
+"""How long a request waits by default for what clients do, in real time."""
+
+WAIT_MS_MAX: Final = 600_000
+
+POLL_S: Final = 0.02
+"""How often logs and groups are looked at while a request waits, in real seconds."""
+
+TIMED_OUT: Final = {408: "What the request waits for did not happen within the timeout."}
 UNAVAILABLE: Final = {503: "A process is restarting, or the broker is stopping."}
 
 
@@ -66,6 +78,7 @@ class ApiOperation(NamedTuple):
     status: int = 200
     errors: Mapping[int, str] = {}
     example: Mapping[str, Any] | None = None
+    body_max_bytes: int = BODY_MAX_BYTES
 
     @property
     def name(self) -> str:
@@ -108,6 +121,7 @@ class Operations(list[ApiOperation]):
         status: int = 200,
         errors: Mapping[int, str] = {},
         example: Mapping[str, Any] | None = None,
+        body_max_bytes: int = BODY_MAX_BYTES,
     ) -> Callable[[RunT], RunT]:
         """Declare a function as an operation, as in ``ApiOperation``.
 
@@ -130,6 +144,7 @@ class Operations(list[ApiOperation]):
                 status=204 if answer is type(None) else status,
                 errors=errors,
                 example=example,
+                body_max_bytes=body_max_bytes,
             )
             self.append(operation)
             return run

@@ -21,6 +21,7 @@ from minibroker.lab.control.journal import JOURNAL_OPERATIONS
 from minibroker.lab.control.namespaces import NAMESPACE_OPERATIONS
 from minibroker.lab.control.operation import ApiOperation
 from minibroker.lab.control.quotas import QUOTA_OPERATIONS
+from minibroker.lab.control.records import RECORD_OPERATIONS
 from minibroker.lab.control.snapshots import SNAPSHOT_OPERATIONS
 from minibroker.lab.control.topics import TOPIC_OPERATIONS
 
@@ -28,6 +29,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     *INDEX_OPERATIONS,
     *CONSOLE_OPERATIONS,
     *CLUSTER_OPERATIONS,
+    *RECORD_OPERATIONS,
     *TOPIC_OPERATIONS,
     *GROUP_OPERATIONS,
     *CONNECTION_OPERATIONS,

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-from minibroker.lab.control.http import BODY_MAX_BYTES
 from minibroker.lab.control.openapi import description
-from minibroker.lab.control.operation import ApiOperation
+from minibroker.lab.control.operation import BODY_MAX_BYTES, ApiOperation
 from minibroker.lab.control.operations import OPERATIONS
+from minibroker.lab.control.records import RECORDS_BODY_MAX_BYTES
 from minibroker.lab.control.server import CONNECTIONS_MAX
 
 _INTRODUCTION: Final = """\
@@ -28,7 +28,13 @@ Inspect and control a running broker over HTTP. `minibroker start` prints the ad
 selects another one. A browser shows [the console](../guides/console.md) there;
 `GET /openapi.json` describes the API for programs.
 
-- Request and response bodies are JSON. A body has at most %(body)d bytes.
+- Request and response bodies are JSON. A body has at most %(body)d bytes, one with records
+  %(records)d.
+- Names in paths are percent-encoded: group `a/b?` is `/v1/groups/a%%2Fb%%3F`. Many clients remove
+  `.` and `..` from paths; such groups are `/v1/groups/?group_id=..`.
+- Keys and values of records are text, or base64 in the field with that suffix. The broker itself
+  produces and reads them: no quota, fault rule, listener or credential applies, and no group
+  changes. Waits are in real time, also if the clock is frozen.
 - At most %(connections)d connections are open. At the limit, the one idle for longest is closed.
 - An error is `{"error": {"code", "message", "hint", "fields": [{"path", "message"}]}}`: `code` is
   Kafka's name of the error where it has one, `fields` lists every invalid field of a body.
@@ -44,6 +50,9 @@ selects another one. A browser shows [the console](../guides/console.md) there;
 ```sh
 curl $control_url/v1/health
 curl $control_url/v1/clock -d '{"advance_ms": 11000}'
+curl $control_url/v1/topics/orders/records -d '{"records": [{"key": "7", "value": "paid"}]}'
+curl "$control_url/v1/topics/orders/records?wait=1"
+curl "$control_url/v1/groups/billing?state=Stable&members=2&lag=0"
 curl -X POST $control_url/v1/reset
 ```
 """
@@ -51,7 +60,11 @@ curl -X POST $control_url/v1/reset
 
 def page() -> str:
     """The whole page as Markdown."""
-    introduction = _INTRODUCTION % {"body": BODY_MAX_BYTES, "connections": CONNECTIONS_MAX}
+    introduction = _INTRODUCTION % {
+        "body": BODY_MAX_BYTES,
+        "records": RECORDS_BODY_MAX_BYTES,
+        "connections": CONNECTIONS_MAX,
+    }
     schemas = description(OPERATIONS)["components"]["schemas"]
     lines = [*_operations(), "", "## Shapes", ""]
     for name in sorted(schemas):

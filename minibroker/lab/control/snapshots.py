@@ -94,8 +94,8 @@ async def get_snapshot(broker: ControlledBroker, name: str) -> SnapshotView:
     raise NotFound("NO_SUCH_SNAPSHOT", text, "GET /v1/snapshots lists all.")
 
 
-class _ChangeLock:
-    """Lets one snapshot at a time be taken, restored or removed."""
+class ChangeLock:
+    """Lets one snapshot at a time be taken, restored or removed, or records be appended."""
 
     def __init__(self, _: ControlledBroker) -> None:
         self.lock: Final = trio.Lock()
@@ -113,7 +113,7 @@ class _ChangeLock:
 )
 async def take_snapshot(broker: ControlledBroker, new: SnapshotCreation) -> SnapshotView:
     """Take a snapshot of everything that was acknowledged so far."""
-    async with broker.state(_ChangeLock).lock:
+    async with broker.state(ChangeLock).lock:
         views = {view.name: view for view in _views(broker)}
         name = _new_name(new.name, views)
         if len(views) >= SNAPSHOTS_MAX:
@@ -152,7 +152,7 @@ async def _save(broker: ControlledBroker, name: str, directory: Path) -> list[Sa
 )
 async def restore_snapshot(broker: ControlledBroker, name: str) -> SnapshotView:
     """Return the broker to a snapshot; connections with a request in flight are closed."""
-    async with broker.state(_ChangeLock).lock:
+    async with broker.state(ChangeLock).lock:
         view = await get_snapshot(broker, name)
         directory = _root(broker) / name
         with _storage_errors():
@@ -171,7 +171,7 @@ async def restore_snapshot(broker: ControlledBroker, name: str) -> SnapshotView:
 @SNAPSHOT_OPERATIONS.add("DELETE", "/v1/snapshots/{name}", errors={**_NO_SNAPSHOT, **UNAVAILABLE})
 async def remove_snapshot(broker: ControlledBroker, name: str) -> None:
     """Remove a snapshot."""
-    async with broker.state(_ChangeLock).lock:
+    async with broker.state(ChangeLock).lock:
         await get_snapshot(broker, name)
         removed = _root(broker) / (name + _INCOMPLETE)
         with _storage_errors():

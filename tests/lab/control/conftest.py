@@ -38,6 +38,7 @@ from minibroker.lab.control.groups import (
     AssignedTopic,
     CommittedOffsetView,
     GroupList,
+    GroupQuery,
     GroupSummary,
     GroupView,
     Member,
@@ -259,7 +260,8 @@ class FakeBroker(ControlledBroker):
     async def list_groups(self) -> GroupList:
         return GroupList((GroupSummary("team/one", "Stable", "consumer", 1),))
 
-    async def get_group(self, group_id: str) -> GroupView:
+    async def get_group(self, group_id: str, query: GroupQuery) -> GroupView:
+        del query
         if group_id != "team/one":
             raise NotFound("GROUP_ID_NOT_FOUND", f"no group {group_id!r}")
         member = Member("m-1", None, "c", "/127.0.0.1", (AssignedTopic("t", (0, 1)),))

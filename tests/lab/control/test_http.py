@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from minibroker.lab.control.clock import ClockChange
-from minibroker.lab.control.http import BODY_MAX_BYTES
+from minibroker.lab.control.operation import BODY_MAX_BYTES
 from minibroker.lab.control.operations import OPERATIONS
 
 NEW = {"name": "orders", "partitions": 2, "configs": {"retention.ms": "1000"}}

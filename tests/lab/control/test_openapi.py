@@ -53,6 +53,8 @@ def schema_of(response: httpx.Response, method: str, path: str) -> dict[str, Any
         ("GET", "/v1/topics/{name}", "/v1/topics/orders", None),
         ("GET", "/v1/topics/{name}", "/v1/topics/none", None),
         ("DELETE", "/v1/topics/{name}", "/v1/topics/none", None),
+        ("GET", "/v1/topics/{name}/records", "/v1/topics/orders/records?limit=x", None),
+        ("POST", "/v1/topics/{name}/records", "/v1/topics/orders/records", {"records": []}),
         ("GET", "/v1/groups", "/v1/groups", None),
         ("GET", "/v1/groups/{group_id}", "/v1/groups/team/one", None),
         ("GET", "/v1/connections", "/v1/connections", None),
