@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,21 @@ def test_prometheus_scrapes_the_control_address_of_the_broker() -> None:
     assert (job["metrics_path"], target["targets"]) == ("/metrics", ["minibroker:8080"])
     assert all((DOCKER / "prometheus" / name).is_file() for name in config["rule_files"])
     assert Path(DOCKER / "prometheus/rules.yml").is_file()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "config", "docker/prometheus/prometheus.yml"],
+        ["test", "rules", "tests/prometheus_rules.test.yml"],
+    ],
+    ids=" ".join,
+)
+def test_promtool_accepts_the_rules_and_alerts_fire_when_they_should(words: list[str]) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: it is part of Debian's package prometheus")
+    answer = subprocess.run(
+        [promtool, *words], cwd=DOCKER.parent, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -74,6 +74,9 @@ LATE = {
         "configs",
         "Describe and alter configs and quotas as kafka-configs.sh does.",
     ),
+    "top": LazyCommand(
+        "minibroker.cli.top", "top", "Show clients, topics and groups live, and who is throttled."
+    ),
     "connections": LazyCommand(
         "minibroker.cli.connections",
         "connections",

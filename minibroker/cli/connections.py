@@ -1,32 +1,35 @@
 """``minibroker connections``: show current and rejected connections, live.
 
 Owns the command, the content of the view, its order, and what is omitted on small terminals.
-Invariant: the lines fit the given size, and omissions are marked; the terminal is always restored,
-and each interval costs the broker one request. It needs no library: drawing over the previous
-screen takes three control sequences, and ``rich`` would be another dependency of every broker.
-Kafka has no such view; ``ss`` with ``top`` is similar.
+Invariant: the lines fit the given size, and omissions are marked; each interval costs the broker
+one request. Kafka has no such view; ``ss`` with ``top`` is similar.
 """
 
 from __future__ import annotations
 
-import io
-import os
-import shutil
-import sys
 import textwrap
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import click
 
 from minibroker.broker.connections.address import client_ip
 from minibroker.broker.quotas.types import limit_text
 from minibroker.cli.commands import Command, examples
-from minibroker.cli.control import Connect, ControlClient, control_option
+from minibroker.cli.control import Connect, control_option
 from minibroker.cli.output import emit
+from minibroker.cli.screen import (
+    ELLIPSIS,
+    Emphasis,
+    Line,
+    TextPiece,
+    ViewSize,
+    cut,
+    narrowed,
+    show_view,
+    view_table,
+)
 from minibroker.client.control import target_of
 
 Answer: TypeAlias = dict[str, Any]
@@ -35,7 +38,6 @@ Answer: TypeAlias = dict[str, Any]
 NO_SETTINGS: Final = {"processors": "a free slot", "tokens": "tokens of other processors"}
 """Reasons for waiting that are not settings."""
 USED, FREE = "▮", "▯"
-ELLIPSIS: Final = "…"
 WRAPPED_MIN: Final = 20
 STATES_SHOWN_MAX: Final = 4
 USERS_SHOWN_MAX: Final = 2
@@ -45,33 +47,6 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 DRAWN_SLOTS_FROM: Final = 70
 """Minimum width in columns for drawing slots instead of only counting them."""
-
-
-class Emphasis(StrEnum):
-    """Emphasis of text: the parameter of the terminal's SGR sequence."""
-
-    PLAIN = ""
-    HEADING = "1"
-    FAINT = "2"
-    WARNING = "33"
-    ALARM = "31"
-
-
-class TextPiece(NamedTuple):
-    """A part of a line with one emphasis."""
-
-    text: str
-    paint: Emphasis = Emphasis.PLAIN
-
-
-Line: TypeAlias = tuple[TextPiece, ...]
-
-
-class ViewSize(NamedTuple):
-    """Maximum size of the view; None for unlimited."""
-
-    columns: int | None = None
-    lines: int | None = None
 
 
 def render_view(answer: Answer, size: ViewSize) -> list[Line]:
@@ -90,34 +65,16 @@ def render_view(answer: Answer, size: ViewSize) -> list[Line]:
     addresses = _addresses(answer, with_users=_is_wide(size))
     if size.lines is not None:
         left = size.lines - len(head) - 1
-        rejections = _cut(rejections, max(left // 2, left - len(addresses)))
-        addresses = _cut(addresses, left - len(rejections))
+        rejections = cut(rejections, max(left // 2, left - len(addresses)))
+        addresses = cut(addresses, left - len(rejections))
     lines = [*head, *addresses, (), *rejections]
     if size.lines is not None:
-        lines = _cut(lines, size.lines)
-    return lines if size.columns is None else [_narrowed(line, size.columns) for line in lines]
+        lines = cut(lines, size.lines)
+    return lines if size.columns is None else [narrowed(line, size.columns) for line in lines]
 
 
 def _is_wide(size: ViewSize) -> bool:
     return size.columns is None or size.columns >= DRAWN_SLOTS_FROM
-
-
-def _cut(lines: list[Line], size: int) -> list[Line]:
-    """Truncate to ``size`` lines, but at least one."""
-    if len(lines) <= size:
-        return lines
-    return [*lines[: max(0, size - 1)], (TextPiece(ELLIPSIS, Emphasis.FAINT),)]
-
-
-def _narrowed(line: Line, columns: int) -> Line:
-    if sum(len(piece.text) for piece in line) <= columns:
-        return line
-    kept: list[TextPiece] = []
-    left = max(0, columns - 1)
-    for piece in line:
-        kept.append(piece._replace(text=piece.text[:left]))
-        left -= len(kept[-1].text)
-    return (*kept, TextPiece(ELLIPSIS, Emphasis.FAINT))
 
 
 def _total(answer: Answer) -> Iterator[Line]:
@@ -158,28 +115,8 @@ def _waiting(count: int) -> TextPiece:
 # Tables -------------------------------------------------------------------------------------
 
 
-def _table(
-    headings: Sequence[str], rows: Sequence[Sequence[TextPiece]], right: str = ""
-) -> list[Line]:
-    """Format rows as columns; those with a heading in ``right`` are aligned to the right."""
-    widths = [
-        max([len(heading), *(len(row[column].text) for row in rows)])
-        for column, heading in enumerate(headings)
-    ]
-
-    def line(row: Sequence[TextPiece]) -> Line:
-        padded: list[TextPiece] = []
-        for heading, width, piece in zip(headings, widths, row, strict=True):
-            gap = " " * (width - len(piece.text))
-            before, after = (gap, "") if heading in right.split() else ("", gap)
-            padded += (TextPiece(before), piece, TextPiece(f"{after}  "))
-        return tuple(piece for piece in padded[:-1] if piece.text)
-
-    return [line([TextPiece(heading, Emphasis.HEADING) for heading in headings]), *map(line, rows)]
-
-
 def _listeners(listeners: Sequence[Answer]) -> list[Line]:
-    return _table(
+    return view_table(
         ("LISTENER", "CONNECTIONS", "NEW/S", "BLOCKED", "WAITING", "HELD", "ADDRESS"),
         [
             (
@@ -218,7 +155,7 @@ def _host_port(host: str, port: int) -> str:
 
 
 def _processors(processors: Sequence[Answer], *, drawn: bool) -> list[Line]:
-    return _table(
+    return view_table(
         ("PROCESSOR", "SLOTS", "CONNECTIONS", "STATE"),
         [
             (
@@ -286,7 +223,7 @@ def _addresses(answer: Answer, *, with_users: bool) -> list[Line]:
                 TextPiece(_states(its) or "-"),
             )
         )
-    lines = _table(
+    lines = view_table(
         (*_ADDRESS_HEADINGS, *(["USERS"] if with_users else []), "STATE"),
         rows,
         right="CONNECTIONS NEW/S OLDEST",
@@ -361,8 +298,6 @@ def _wrapped(text: str, columns: int | None) -> list[str]:
 
 
 PATH: Final = ("v1", "connections")
-HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-CLEAR, HIDE_CURSOR, SHOW_CURSOR = "\x1b[2J", "\x1b[?25l", "\x1b[?25h"
 INTERVAL_S: Final = 1.0
 
 EXAMPLES = examples(
@@ -391,53 +326,8 @@ broker also rejects the connection of this command, pass the address of its cont
 )
 def connections(connect: Connect, once: bool, as_json: bool, interval: float) -> None:
     """Show connections live, and why connections were rejected."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # Not every encoding has the characters of slots.
     with connect() as api:
         if as_json:
             emit(api.request("GET", target_of(PATH)).decode().rstrip("\n"))
-        elif once or not sys.stdout.isatty():
-            _print_once(api)
         else:
-            _watch(api, interval)
-
-
-def _print_once(api: ControlClient) -> None:
-    # Output that is not on a terminal is not truncated unless COLUMNS is set.
-    nowhere = (0, 0)
-    columns = shutil.get_terminal_size(nowhere).columns or None
-    for line in _look(api, ViewSize(columns)):
-        emit(line.rstrip())
-
-
-def _look(api: ControlClient, room: ViewSize) -> list[str]:
-    colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return [_text(line, colours=colours) for line in render_view(api.get(*PATH), room)]
-
-
-def _text(line: Line, *, colours: bool) -> str:
-    return "".join(
-        f"\x1b[{piece.paint}m{piece.text}\x1b[0m"
-        if colours and piece.paint is not Emphasis.PLAIN
-        else piece.text
-        for piece in line
-    )
-
-
-def _watch(api: ControlClient, interval: float) -> None:
-    """Redraw until Ctrl-C."""
-    before = CLEAR + HIDE_CURSOR
-    try:
-        while True:
-            size = shutil.get_terminal_size()
-            lines = _look(api, ViewSize(size.columns, size.lines - 1))
-            drawn = "".join(f"{line}{REST_OF_LINE}\n" for line in lines)
-            sys.stdout.write(f"{before}{HOME}{drawn}{REST_OF_SCREEN}")
-            sys.stdout.flush()
-            before = ""
-            time.sleep(interval)
-    except KeyboardInterrupt:
-        sys.stdout.write(f"\r{REST_OF_LINE}")  # Overwrites the terminal's ^C.
-    finally:
-        sys.stdout.write(SHOW_CURSOR)
-        sys.stdout.flush()
+            show_view(lambda size: render_view(api.get(*PATH), size), interval, once=once)

@@ -44,7 +44,7 @@ def completions(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["to"], ["topics"]),
+        (["to"], ["topics", "top"]),
         (["topics", "cr"], ["create"]),
         (["groups", "reset-offsets", "g", "--to-"], ["--to-earliest", "--to-latest"]),
         (["completion", ""], list(SHELLS)),

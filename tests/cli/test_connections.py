@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from minibroker.cli import connections as command_module
-from minibroker.cli.connections import (
+from minibroker.cli.connections import ago, render_view
+from minibroker.cli.control import ControlClient
+from minibroker.cli.output import CliError
+from minibroker.cli.screen import (
     CLEAR,
     HIDE_CURSOR,
     HOME,
@@ -18,11 +20,8 @@ from minibroker.cli.connections import (
     Emphasis,
     Line,
     ViewSize,
-    ago,
-    render_view,
+    watch,
 )
-from minibroker.cli.control import ControlClient
-from minibroker.cli.output import CliError
 
 PER_IP = (
     "10.0.0.7 was turned away: it had 3 connections, the most that max.connections.per.ip=3 "
@@ -391,7 +390,7 @@ class Terminal:
         monkeypatch.setenv("COLUMNS", "60")
         monkeypatch.setenv("LINES", "20")
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-        monkeypatch.setattr("minibroker.cli.connections.time.sleep", self.sleep)
+        monkeypatch.setattr("minibroker.cli.screen.time.sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -399,12 +398,16 @@ class Terminal:
             raise KeyboardInterrupt
 
 
+def view_of(playing: Playing) -> Callable[[ViewSize], list[Line]]:
+    return lambda size: render_view(playing.get("v1", "connections"), size)
+
+
 def test_view_is_redrawn_until_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = Terminal(monkeypatch, looks=2)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    command_module._watch(Playing(answer(), answer(total=39)), 0.5)
+    watch(view_of(Playing(answer(), answer(total=39))), 0.5)
     assert terminal.slept == [0.5, 0.5]
     drawn = capsys.readouterr().out
     assert drawn.startswith(CLEAR + HIDE_CURSOR + HOME)
@@ -421,7 +424,7 @@ def test_no_color_variable_disables_colours(
 ) -> None:
     Terminal(monkeypatch, looks=1)
     monkeypatch.setenv("NO_COLOR", "1")
-    command_module._watch(Playing(answer()), 0.5)
+    watch(view_of(Playing(answer())), 0.5)
     assert "\x1b[31m" not in capsys.readouterr().out
 
 
@@ -430,5 +433,5 @@ def test_cursor_is_restored_when_the_broker_stops(
 ) -> None:
     Terminal(monkeypatch, looks=9)
     with pytest.raises(CliError, match="gone"):
-        command_module._watch(Playing(answer()), 0.5)
+        watch(view_of(Playing(answer())), 0.5)
     assert capsys.readouterr().out.endswith(SHOW_CURSOR)

@@ -10,7 +10,7 @@ are in an offsets log; the answer to a cancelled request is discarded. Kafka's c
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from random import Random
 from typing import TypeVar
@@ -335,6 +335,12 @@ class GroupService:
             self._manager.delete_offsets(group, keys, self._wall_ms())
 
     # ------------------------------------------------------------------------- administration
+
+    def all_offsets(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
+        """Yield every committed offset with its group, topic and partition."""
+        for group in self._manager.groups.values():
+            for topic, partition, committed in group.offsets:
+                yield group.group_id, topic, partition, committed
 
     def list_groups(self) -> list[GroupOverview]:
         return [overview(group) for group in self._manager.groups.values()]

@@ -74,11 +74,16 @@ def describe(path: str, error: OSError) -> str:
 
 def free_bytes(path: str) -> int:
     """Bytes that this user may still write to the file system of ``path``; -1 if unknown."""
+    return disk_bytes(path)[0]
+
+
+def disk_bytes(path: str) -> tuple[int, int]:
+    """Free bytes, as `free_bytes`, and the size of the file system; -1 if unknown."""
     try:
         status = os.statvfs(path if os.path.isdir(path) else os.path.dirname(path))
     except OSError:
-        return -1
-    return status.f_bavail * status.f_frsize
+        return -1, -1
+    return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
 
 def probe(directory: str) -> OSError | None:

@@ -91,6 +91,12 @@ SIZE_BUCKETS_BYTES: Final = tuple(128 * 4**power for power in range(10))
 TOPIC_PARTITIONS_MAX: Final = 500
 """Logs with metrics of their own; the rest are summed as topic ``(other)``, partition ``-1``."""
 
+TOPICS_MAX: Final = 200
+"""Topics whose bytes and records one process counts; more are counted as ``(other)``."""
+
+GROUP_PARTITIONS_MAX: Final = 500
+"""Partitions of groups whose offsets and lag are shown: those committed last."""
+
 QUEUES_MAX: Final = 64
 """Queues one process may watch."""
 
@@ -250,6 +256,16 @@ RECORDS_IN: Final = Metric("minibroker_records_in_total", _COUNTER, (),
 RECORD_BYTES_OUT: Final = Metric("minibroker_record_bytes_out_total", _COUNTER, (),
     meaning="Bytes of record batches returned to consumers.",
     jmx="kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec")
+TOPIC_BYTES_IN: Final = Metric("minibroker_topic_bytes_in_total", _COUNTER, ("topic",),
+    meaning="The same by topic: bytes appended for clients.",
+    jmx="kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec,topic=…")
+TOPIC_RECORDS_IN: Final = Metric("minibroker_topic_records_in_total", _COUNTER, ("topic",),
+    meaning="Records appended for clients, by topic.",
+    jmx="kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec,topic=…")
+TOPIC_BYTES_OUT: Final = Metric("minibroker_topic_bytes_out_total", _COUNTER, ("topic",),
+    meaning="Bytes returned to consumers, by topic. Records returned are not counted: the broker "
+    "does not read the batches that it sends.",
+    jmx="kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec,topic=…")
 ACTIVITY_EVENTS: Final = Metric("minibroker_activity_events_total", _COUNTER, (),
     meaning="Events written to the activity topic.")
 ACTIVITY_BYTES: Final = Metric("minibroker_activity_bytes_total", _COUNTER, (),
@@ -269,6 +285,19 @@ LOG_START_OFFSET: Final = Metric("minibroker_log_start_offset", _GAUGE, ("topic"
 LOG_END_OFFSET: Final = Metric("minibroker_log_end_offset", _GAUGE, ("topic", "partition"),
     meaning="Offset of the next record.",
     jmx="kafka.log:type=Log,name=LogEndOffset,topic=…,partition=…")
+GROUP_OFFSET: Final = Metric("minibroker_group_committed_offset", _GAUGE,
+    ("group", "topic", "partition"),
+    meaning="Offset that the group has committed.")
+GROUP_LAG: Final = Metric("minibroker_group_lag", _GAUGE, ("group", "topic", "partition"),
+    meaning="Records between the group's committed offset and the end of the log; absent if the "
+    "partition's log is not shown.",
+    jmx="on the consumer: kafka.consumer:type=consumer-fetch-manager-metrics: records-lag")
+LOG_DIR_SIZE: Final = Metric("minibroker_log_dir_size_bytes", _GAUGE, ("process", "directory"),
+    meaning="Size of the logs of the process in the data directory.")
+LOG_DIR_FREE: Final = Metric("minibroker_log_dir_free_bytes", _GAUGE, ("directory",),
+    meaning="Bytes that the broker may still write to the file system of the data directory.")
+LOG_DIR_TOTAL: Final = Metric("minibroker_log_dir_total_bytes", _GAUGE, ("directory",),
+    meaning="Size of that file system.")
 PURGATORY: Final = Metric("minibroker_purgatory_size", _GAUGE, ("process", "operation"),
     meaning="Requests that wait for an event: new data, or members of a group.",
     jmx="kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=…")

@@ -31,10 +31,13 @@ from minibroker.broker.metrics.metrics import (
     ERRORS_AT,
     HISTOGRAMS,
     OK_AT,
+    CommitFigures,
     LogFigures,
     Series,
     Snapshot,
+    bounded_commits,
     bounded_logs,
+    group_gauges,
     log_gauges,
 )
 from minibroker_protocol.registry import ApiKey
@@ -146,6 +149,12 @@ class Totals:
             log for name in self._answering() for log in self._processes[name].latest.logs
         )
 
+    def commits(self) -> tuple[CommitFigures, ...]:
+        """The committed offsets of all processes that answered last, bounded over all."""
+        return bounded_commits(
+            commit for name in self._answering() for commit in self._processes[name].latest.commits
+        )
+
     def worked(self) -> dict[str, tuple[int, int]]:
         """Busy and elapsed nanoseconds of each process over its incarnations."""
         return {
@@ -249,7 +258,9 @@ class BrokerCollector(Collector):
                 # Values of the broker as a whole are reported by one process, without its name.
                 whose = (process,) if "process" in metric.labels else ()
                 _add(families, metric, (*whose, *labels), value)
-        for (name, labels), value in log_gauges(self._totals.logs()).items():
+        logs = self._totals.logs()
+        of_groups = group_gauges(self._totals.commits(), logs)
+        for (name, labels), value in (log_gauges(logs) | of_groups).items():
             _add(families, _GAUGES[name], labels, value)
 
     def _add_processes(self, families: dict[str, Family]) -> None:

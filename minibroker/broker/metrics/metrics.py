@@ -14,18 +14,21 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from minibroker.broker.metrics import definitions as d
 from minibroker.broker.metrics.conditions import Conditions
 from minibroker.broker.metrics.definitions import (
     API_KEYS_MAX,
+    GROUP_PARTITIONS_MAX,
     LISTENERS_MAX,
     OTHER,
     QUEUES_MAX,
     SIZE_BUCKETS_BYTES,
     TIME_BUCKETS_NS,
     TOPIC_PARTITIONS_MAX,
+    TOPICS_MAX,
     CloseReason,
 )
 
@@ -107,6 +110,28 @@ class LogFigures(NamedTuple):
     end_offset: int
 
 
+class CommitFigures(NamedTuple):
+    """An offset that a group has committed, and when."""
+
+    commit_ms: int
+    group: str
+    topic: str
+    partition: int
+    offset: int
+
+
+# What a process counts for one topic, at these places of a list.
+_BYTES_IN: Final = 0
+_RECORDS_IN: Final = 1
+_BYTES_OUT: Final = 2
+_TOPIC_COUNTERS: Final = (
+    (_BYTES_IN, d.RECORD_BYTES_IN, d.TOPIC_BYTES_IN),
+    (_RECORDS_IN, d.RECORDS_IN, d.TOPIC_RECORDS_IN),
+    (_BYTES_OUT, d.RECORD_BYTES_OUT, d.TOPIC_BYTES_OUT),
+)
+"""Place, metric of the sum, and metric by topic."""
+
+
 @dataclass(slots=True)
 class CleanerFigures:
     """The figures of one worker's log cleaner."""
@@ -156,7 +181,8 @@ class Snapshot(NamedTuple):
     ``process`` is the name that the supervisor and the control API use too, e.g. ``processor-0``.
     ``incarnation`` grows from one incarnation of a process to the next, ``elapsed_ns`` within one.
     ``rows`` maps an api key to a row (see ``HISTOGRAMS``); counters only grow; gauges are as read
-    when the snapshot was taken; ``logs`` holds at most ``TOPIC_PARTITIONS_MAX`` + 1 entries.
+    when the snapshot was taken; ``logs`` holds at most ``TOPIC_PARTITIONS_MAX`` + 1 entries, and
+    ``commits`` at most ``GROUP_PARTITIONS_MAX``.
     """
 
     process: str
@@ -167,6 +193,7 @@ class Snapshot(NamedTuple):
     counters: Mapping[Series, int]
     gauges: Mapping[Series, float]
     logs: tuple[LogFigures, ...]
+    commits: tuple[CommitFigures, ...]
 
 
 class ProcessMetrics:
@@ -182,12 +209,15 @@ class ProcessMetrics:
         self._counters: dict[Series, int] = {}
         self._listeners: set[str] = set()
         self._open: dict[str, int] = {}
-        self._record_bytes_in = 0
-        self._records_in = 0
-        self._record_bytes_out = 0
+        self._topics: dict[str, list[int]] = {}
+        self._deleted_topics = [0, 0, 0]
+        """The sum of what was counted for topics that do not exist any more."""
+        self._existing_topics: Callable[[], Mapping[str, object]] | None = None
+        self._cleaned_for: Mapping[str, object] | None = None
         self._queues: dict[str, Callable[[], Fill]] = {}
         self._purgatories: dict[str, Callable[[], int]] = {}
         self._logs: Callable[[], Iterable[LogFigures]] | None = None
+        self._commits: Callable[[], Iterable[CommitFigures]] | None = None
         self._busy: Callable[[], int] | None = None
         self._fetch_sessions: Callable[[], FetchSessionFigures] | None = None
         self._gauges: list[Callable[[], Mapping[Series, float]]] = []
@@ -229,14 +259,17 @@ class ProcessMetrics:
         row[_SUM_THROTTLE] += throttle_ns
         row[_THROTTLE + bisect_left(TIME_BUCKETS_NS, throttle_ns)] += 1
 
-    def produced(self, size_bytes: int, records: int) -> None:
+    def produced(self, topic: str, size_bytes: int, records: int) -> None:
         """Count record batches appended for a client."""
-        self._record_bytes_in += size_bytes
-        self._records_in += records
+        row = self._topics.get(topic) or self._new_topic(topic)
+        row[_BYTES_IN] += size_bytes
+        row[_RECORDS_IN] += records
 
-    def fetched(self, size_bytes: int) -> None:
+    def fetched(self, topic: str, size_bytes: int) -> None:
         """Count record batches handed out to a consumer."""
-        self._record_bytes_out += size_bytes
+        if size_bytes:
+            row = self._topics.get(topic) or self._new_topic(topic)
+            row[_BYTES_OUT] += size_bytes
 
     def connection_accepted(self, listener: str) -> None:
         """Count a connection that the acceptor took from the kernel."""
@@ -305,6 +338,14 @@ class ProcessMetrics:
         """Show the logs this process owns; past ``TOPIC_PARTITIONS_MAX`` they are summed."""
         self._logs = read
 
+    def watch_topics(self, read: Callable[[], Mapping[str, object]]) -> None:
+        """Stop to show topics that are not in this mapping by name, which is never changed."""
+        self._existing_topics = read
+
+    def watch_commits(self, read: Callable[[], Iterable[CommitFigures]]) -> None:
+        """Show the committed offsets of the groups of this process."""
+        self._commits = read
+
     def watch_gauges(self, read: Callable[[], Mapping[Series, float]]) -> None:
         """Show these gauges in addition to all others; the caller limits their number."""
         self._gauges.append(read)
@@ -321,14 +362,16 @@ class ProcessMetrics:
 
     def snapshot(self) -> Snapshot:
         """A copy of everything counted so far, with the watched sources read now."""
+        self._forget_deleted_topics()
         counters = dict(self._counters)
-        for metric, value in (
-            (d.RECORD_BYTES_IN, self._record_bytes_in),
-            (d.RECORDS_IN, self._records_in),
-            (d.RECORD_BYTES_OUT, self._record_bytes_out),
-        ):
-            if value:
-                counters[metric.name, ()] = value
+        for place, metric, by_topic in _TOPIC_COUNTERS:
+            total = self._deleted_topics[place]
+            for topic, row in self._topics.items():
+                if row[place]:
+                    counters[by_topic.name, (topic,)] = row[place]
+                    total += row[place]
+            if total:
+                counters[metric.name, ()] = total
         if self._fetch_sessions is not None and (evictions := self._fetch_sessions().evictions):
             counters[d.FETCH_SESSION_EVICTIONS.name, ()] = evictions
         return Snapshot(
@@ -340,6 +383,7 @@ class ProcessMetrics:
             counters=counters,
             gauges=self._read_gauges(),
             logs=() if self._logs is None else bounded_logs(self._logs()),
+            commits=() if self._commits is None else bounded_commits(self._commits()),
         )
 
     def _read_gauges(self) -> dict[Series, float]:
@@ -369,6 +413,25 @@ class ProcessMetrics:
             api_key = UNKNOWN_API
         return self._rows.setdefault(api_key, [0] * ROW_LENGTH)
 
+    def _new_topic(self, topic: str) -> list[int]:
+        if len(self._topics) >= TOPICS_MAX:
+            self._forget_deleted_topics()
+            if len(self._topics) >= TOPICS_MAX:
+                topic = OTHER
+        return self._topics.setdefault(topic, [0, 0, 0])
+
+    def _forget_deleted_topics(self) -> None:
+        """Add the counts of deleted topics to their sum, once for each change of topics."""
+        if self._existing_topics is None:
+            return
+        existing = self._existing_topics()
+        if existing is self._cleaned_for:
+            return
+        self._cleaned_for = existing
+        for topic in [name for name in self._topics if name not in existing and name != OTHER]:
+            row = self._topics.pop(topic)
+            self._deleted_topics = [a + b for a, b in zip(self._deleted_topics, row, strict=True)]
+
     def _known(self, listener: str) -> str:
         if listener in self._listeners:
             return listener
@@ -392,6 +455,24 @@ def bounded_logs(logs: Iterable[LogFigures]) -> tuple[LogFigures, ...]:
     if rest:
         shown.append(LogFigures(OTHER, -1, sum(log.size_bytes for log in rest), 0, 0))
     return tuple(shown)
+
+
+def bounded_commits(commits: Iterable[CommitFigures]) -> tuple[CommitFigures, ...]:
+    """The ``GROUP_PARTITIONS_MAX`` offsets that were committed last."""
+    return tuple(nlargest(GROUP_PARTITIONS_MAX, commits))
+
+
+def group_gauges(commits: Iterable[CommitFigures], logs: Iterable[LogFigures]) -> dict[Series, int]:
+    """The gauges that show these offsets, and their distance to the ends of these logs."""
+    ends = {(log.topic, log.partition): log.end_offset for log in logs}
+    gauges: dict[Series, int] = {}
+    for commit in sorted(commits, key=lambda each: each[1:]):
+        labels = (commit.group, commit.topic, str(commit.partition))
+        gauges[d.GROUP_OFFSET.name, labels] = commit.offset
+        end = ends.get((commit.topic, commit.partition))
+        if end is not None:
+            gauges[d.GROUP_LAG.name, labels] = max(end - commit.offset, 0)
+    return gauges
 
 
 def condition_gauges(conditions: Conditions) -> dict[Series, float]:

@@ -11,10 +11,12 @@ import sys
 from collections.abc import Iterator
 
 from minibroker.broker.metrics.definitions import (
+    GROUP_PARTITIONS_MAX,
     METRICS,
     SIZE_BUCKETS_BYTES,
     TIME_BUCKETS_NS,
     TOPIC_PARTITIONS_MAX,
+    TOPICS_MAX,
     CloseReason,
     Metric,
     MetricKind,
@@ -33,7 +35,9 @@ processes together. Names, labels and meanings are stable.
   have are `unknown`. An API shows up with its first request.
 - `process` is a role and an index, e.g. `processor-0`, `worker-1`.
 - `topic` and `partition`: at most %(logs)d logs are shown one by one; the sizes of the rest are
-  summed under topic `(other)`, partition `-1`.
+  summed under topic `(other)`, partition `-1`. Each process counts bytes and records of at most
+  %(topics)d topics one by one, and of the rest as topic `(other)`; a topic's counters end with it.
+- `group`: the %(commits)d partitions whose offsets were committed last are shown.
 - `reason` is one of %(reasons)s.
 - Times are bucketed at %(times)s seconds, sizes at %(sizes)s bytes.
 - Counters go on when a process is killed and started again; what it counted after its last
@@ -48,6 +52,8 @@ def page() -> str:
         _INTRODUCTION
         % {
             "logs": TOPIC_PARTITIONS_MAX,
+            "topics": TOPICS_MAX,
+            "commits": GROUP_PARTITIONS_MAX,
             "reasons": ", ".join(f"`{reason.value}`" for reason in CloseReason),
             "times": ", ".join(f"{bound / 1e9:g}" for bound in TIME_BUCKETS_NS),
             "sizes": ", ".join(str(bound) for bound in SIZE_BUCKETS_BYTES),

@@ -57,7 +57,12 @@ if TYPE_CHECKING:
     from minibroker.broker.process.local_worker import LocalWorker
     from minibroker.broker.process.metadata_client import MetadataClient
     from minibroker.runtime.worktime import WorkTime
+    from minibroker_protocol.types import Uuid
 
+
+# Places among the leaves of a Fetch response.
+_TOPIC_AT: Final = 3
+_TOPIC_ID_AT: Final = 4
 
 _API: Final = struct.Struct(">hh")
 
@@ -92,6 +97,11 @@ class SingleResponse:
     def header_bytes(self) -> int:
         """Size of the response's header without the length."""
         return self._codec.header_bytes
+
+    @property
+    def topic(self) -> tuple[str, Uuid]:
+        """Name and id of the topic of a Fetch response, one of which is empty."""
+        return self._leaves[_TOPIC_AT], self._leaves[_TOPIC_ID_AT]
 
     @property
     def record_bytes(self) -> int:

@@ -27,8 +27,7 @@ from minibroker.broker.apis.authorization.wrap import Authorizers
 from minibroker.broker.apis.base import CONTROLLER, Context, Owner, ServedApi
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache, session_ids, slots_of
 from minibroker.broker.apis.registry import serving
-from minibroker.broker.log.log import FileSlice
-from minibroker.broker.metrics.definitions import CloseReason
+from minibroker.broker.metrics.definitions import OTHER, CloseReason
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import FetchSessionFigures
 from minibroker.broker.network.client_connection import (
@@ -83,6 +82,7 @@ if TYPE_CHECKING:
     from minibroker.broker.network.request_observer import RequestObserver
     from minibroker.broker.security.acl import Operation, Resource
     from minibroker_protocol.messages.produce import ProduceRequest
+    from minibroker_protocol.types import Uuid
 
 
 DirectResponse = SingleResponse | CachedResponse
@@ -292,7 +292,8 @@ class RequestHandler:
     def _count_direct(self, cost: RequestCost, encoded: bytes) -> None:
         cost.sent_bytes = len(encoded)
         if cost.header.api_key == _FETCH:
-            self._env.metrics.fetched(cost.response.record_bytes)
+            name, topic_id = cost.response.topic
+            self._count_fetched(name, topic_id, cost.response.record_bytes)
 
     # In the steps of its API ------------------------------------------------------------------
 
@@ -435,8 +436,13 @@ class RequestHandler:
                 observer.answering(cost, None, size)
             cost.sent_bytes = await send_response(cost.client.stream, self._files, start, chunks)
         if header.api_key == _FETCH:
-            fetched = sum(len(chunk) for chunk in chunks if isinstance(chunk, FileSlice))
-            self._env.metrics.fetched(fetched)
+            for topic in cost.response.responses:
+                size = sum(len(partition.records or b"") for partition in topic.partitions)
+                self._count_fetched(topic.topic, topic.topic_id, size)
+
+    def _count_fetched(self, name: str | None, topic_id: Uuid, size_bytes: int) -> None:
+        topic = name or self._metadata_client.image.topic_names.get(topic_id, OTHER)
+        self._env.metrics.fetched(topic, size_bytes)
 
     def _announce(self, cost: RequestCost, frame: bytes) -> None:
         for observer in self.observers:

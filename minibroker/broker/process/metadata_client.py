@@ -86,6 +86,7 @@ class MetadataClient:
         self._failure: Exception | None = None
         self.image = Image()
         env.metrics.watch_gauges(self._condition_gauges)
+        env.metrics.watch_topics(lambda: self.image.topics)
 
     def _condition_gauges(self) -> dict[Series, float]:
         return condition_gauges(self._env.conditions)

@@ -39,7 +39,7 @@ from minibroker.broker.log.data_directory import (
     read_meta_properties,
     write_meta_properties,
 )
-from minibroker.broker.log.errors import StorageFailed, ignore_failure
+from minibroker.broker.log.errors import StorageFailed, disk_bytes, ignore_failure
 from minibroker.broker.metadata.bootstrap import ControllerStartError, FoundLogs
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.delegation_tokens import plan_removals
@@ -48,6 +48,7 @@ from minibroker.broker.metadata.layout import LayoutError
 from minibroker.broker.metadata.quotas import EffectiveQuotas
 from minibroker.broker.metadata.store.sqlite import SqliteStore
 from minibroker.broker.metadata.store.tree import Store, StoreError, UnavailableError
+from minibroker.broker.metrics.definitions import LOG_DIR_FREE, LOG_DIR_TOTAL
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import Series
 from minibroker.broker.network.authenticator import ssl_contexts
@@ -227,6 +228,7 @@ class _Controller:
         env.metrics.watch_busy(env.work_time.busy_ns)
         env.metrics.watch_gauges(self._gauges)
         env.metrics.watch_gauges(self._client_metric_gauges)
+        env.metrics.watch_gauges(self._disk_gauges)
 
     @property
     def quotas(self) -> ClientQuotaManager:
@@ -235,6 +237,16 @@ class _Controller:
 
     def _client_metric_gauges(self) -> dict[Series, float]:
         return client_metric_gauges(self.telemetry, self._env.clock.wall_ms())
+
+    def _disk_gauges(self) -> dict[Series, float]:
+        directory = str(self._env.data_dir)
+        free, total = disk_bytes(directory)
+        if free < 0:
+            return {}
+        return {
+            (LOG_DIR_FREE.name, (directory,)): free,
+            (LOG_DIR_TOTAL.name, (directory,)): total,
+        }
 
     def _gauges(self) -> dict[Series, float]:
         quotas = self.quotas

@@ -39,8 +39,9 @@ from minibroker.broker.metadata.placement import (
     partition_owner,
 )
 from minibroker.broker.metrics.conditions import ConditionKind
+from minibroker.broker.metrics.definitions import LOG_DIR_SIZE
 from minibroker.broker.metrics.log import EventLog
-from minibroker.broker.metrics.metrics import LogFigures
+from minibroker.broker.metrics.metrics import CommitFigures, LogFigures, Series
 from minibroker.broker.process.environment import Environment, note_state
 from minibroker.broker.process.log_cleaner import LogCleaner
 from minibroker.broker.process.messages import (
@@ -201,6 +202,8 @@ class _Worker:
         self.cleaner = LogCleaner(env, self._logs, self._flusher.flush, self)
         env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
         env.metrics.watch_logs(self._figures)
+        env.metrics.watch_commits(self._commit_figures)
+        env.metrics.watch_gauges(self._disk_gauges)
         env.metrics.watch_busy(env.busy_ns)
         self.services: list[Callable[[], Awaitable[None]]] = []
         """Tasks of observers that run as long as this role."""
@@ -259,7 +262,7 @@ class _Worker:
         return self._logs.size(topic, index)
 
     def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
-        self._env.metrics.produced(size_bytes, records)
+        self._env.metrics.produced(topic, size_bytes, records)
         self._purgatory.wake((topic, partition))
 
     def partition_owner(self, topic: str, partition: int) -> Owner:
@@ -501,6 +504,14 @@ class _Worker:
     def _figures(self) -> Iterator[LogFigures]:
         for (topic, partition), log in self._logs.items():
             yield LogFigures(topic, partition, log.size, log.log_start_offset, log.log_end_offset)
+
+    def _commit_figures(self) -> Iterator[CommitFigures]:
+        for group, topic, partition, committed in self.groups.all_offsets():
+            yield CommitFigures(committed.commit_ms, group, topic, partition, committed.offset)
+
+    def _disk_gauges(self) -> dict[Series, float]:
+        size = sum(log.size for _, log in self._logs.items())
+        return {(LOG_DIR_SIZE.name, (str(self._env.data_dir),)): size}
 
 
 def _topic_id(image: Image, name: str) -> bytes | None:

@@ -17,6 +17,9 @@ from minibroker.broker.metrics.definitions import (
     CLOSED,
     COUNTED,
     IP_ACCEPT_THROTTLE,
+    LOG_DIR_FREE,
+    LOG_DIR_SIZE,
+    LOG_DIR_TOTAL,
     METRICS,
     OPEN,
     OTHER,
@@ -40,6 +43,7 @@ from minibroker.broker.metrics.exposition import (
 from minibroker.broker.metrics.metrics import (
     OK_AT,
     CleanerFigures,
+    CommitFigures,
     FetchSessionFigures,
     Fill,
     LogFigures,
@@ -103,8 +107,8 @@ def shown() -> Shown:
             },
         }
     )
-    worker.produced(1000, 10)
-    worker.fetched(300)
+    worker.produced("orders", 1000, 10)
+    worker.fetched("orders", 300)
     worker.storage_failed(OSError(errno.ENOSPC, "full"))
     worker.log_truncated(50, 900)
     worker.watch_gauges(lambda: {("minibroker_conditions", ("storage_failed",)): 1})
@@ -116,6 +120,14 @@ def shown() -> Shown:
     )
     worker.watch_purgatory("fetch", lambda: 4)
     worker.watch_logs(lambda: [LogFigures("orders", 2, 1000, 5, 10)])
+    worker.watch_commits(lambda: [CommitFigures(1, "shop", "orders", 2, 7)])
+    worker.watch_gauges(
+        lambda: {
+            (LOG_DIR_SIZE.name, ("/data",)): 1000,
+            (LOG_DIR_FREE.name, ("/data",)): 1,
+            (LOG_DIR_TOTAL.name, ("/data",)): 2,
+        }
+    )
     totals = Totals()
     totals.take([processor.snapshot(), worker.snapshot()])
     return scrape(totals, {"processor-0": 2, "controller-0": 1})

@@ -16,6 +16,9 @@ from minibroker.broker.metrics.definitions import (
     FETCH_SESSION_EVICTIONS,
     FETCH_SESSION_PARTITIONS,
     FETCH_SESSIONS,
+    GROUP_LAG,
+    GROUP_OFFSET,
+    GROUP_PARTITIONS_MAX,
     LISTENERS_MAX,
     MEMORY,
     METRICS,
@@ -32,7 +35,11 @@ from minibroker.broker.metrics.definitions import (
     RECORDS_IN,
     SIZE_BUCKETS_BYTES,
     TIME_BUCKETS_NS,
+    TOPIC_BYTES_IN,
+    TOPIC_BYTES_OUT,
     TOPIC_PARTITIONS_MAX,
+    TOPIC_RECORDS_IN,
+    TOPICS_MAX,
     CloseReason,
 )
 from minibroker.broker.metrics.metrics import (
@@ -42,11 +49,13 @@ from minibroker.broker.metrics.metrics import (
     ROW_LENGTH,
     UNKNOWN_API,
     CleanerFigures,
+    CommitFigures,
     FetchSessionFigures,
     Fill,
     LogFigures,
     ProcessMetrics,
     bounded_logs,
+    group_gauges,
     log_gauges,
 )
 
@@ -177,14 +186,73 @@ def test_acceptor_without_own_connections_has_no_open_gauge() -> None:
 
 def test_produced_and_fetched_record_bytes_are_counted() -> None:
     worker = ProcessMetrics("worker-0")
-    worker.produced(100, 3)
-    worker.produced(50, 1)
-    worker.fetched(70)
+    worker.produced("cats", 100, 3)
+    worker.produced("dogs", 50, 1)
+    worker.fetched("dogs", 70)
     assert worker.snapshot().counters == {
         (RECORD_BYTES_IN.name, ()): 150,
         (RECORDS_IN.name, ()): 4,
         (RECORD_BYTES_OUT.name, ()): 70,
+        (TOPIC_BYTES_IN.name, ("cats",)): 100,
+        (TOPIC_BYTES_IN.name, ("dogs",)): 50,
+        (TOPIC_RECORDS_IN.name, ("cats",)): 3,
+        (TOPIC_RECORDS_IN.name, ("dogs",)): 1,
+        (TOPIC_BYTES_OUT.name, ("dogs",)): 70,
     }
+
+
+def test_topics_beyond_the_limit_are_counted_together() -> None:
+    worker = ProcessMetrics("worker-0")
+    names = [f"topic-{number:03}" for number in range(TOPICS_MAX + 2)]
+    for name in names:
+        worker.produced(name, 10, 1)
+    counters = worker.snapshot().counters
+    assert counters[TOPIC_BYTES_IN.name, (names[TOPICS_MAX - 1],)] == 10
+    assert counters[TOPIC_BYTES_IN.name, (OTHER,)] == 20
+    assert counters[RECORD_BYTES_IN.name, ()] == 10 * len(names)
+
+
+def test_deleted_topics_make_room_and_stay_in_the_sum() -> None:
+    worker = ProcessMetrics("worker-0")
+    topics = {f"topic-{number}": None for number in range(TOPICS_MAX)}
+    worker.watch_topics(lambda: topics)
+    for name in topics:
+        worker.produced(name, 10, 1)
+    topics = {"new": None}
+    worker.produced("new", 5, 1)
+    assert worker.snapshot().counters == {
+        (RECORD_BYTES_IN.name, ()): 10 * TOPICS_MAX + 5,
+        (RECORDS_IN.name, ()): TOPICS_MAX + 1,
+        (TOPIC_BYTES_IN.name, ("new",)): 5,
+        (TOPIC_RECORDS_IN.name, ("new",)): 1,
+    }
+
+
+def test_fetches_without_records_show_no_topic() -> None:
+    worker = ProcessMetrics("worker-0")
+    worker.fetched("cats", 0)
+    assert worker.snapshot().counters == {}
+
+
+def test_offsets_committed_last_are_shown() -> None:
+    worker = ProcessMetrics("worker-0")
+    count = GROUP_PARTITIONS_MAX + 1
+    worker.watch_commits(lambda: (CommitFigures(at, "g", "t", at, 7) for at in range(count)))
+    shown = worker.snapshot().commits
+    assert {commit.partition for commit in shown} == set(range(1, count))
+
+
+def test_lag_is_shown_where_the_log_is() -> None:
+    commits = [CommitFigures(1, "g", "t", 0, 7), CommitFigures(1, "g", "t", 1, 7)]
+    assert group_gauges(commits, [LogFigures("t", 0, 100, 0, 10)]) == {
+        (GROUP_OFFSET.name, ("g", "t", "0")): 7,
+        (GROUP_LAG.name, ("g", "t", "0")): 3,
+        (GROUP_OFFSET.name, ("g", "t", "1")): 7,
+    }
+    assert (
+        group_gauges(commits[:1], [LogFigures("t", 0, 0, 0, 5)])[GROUP_LAG.name, ("g", "t", "0")]
+        == 0
+    )
 
 
 def test_watched_sources_are_read_at_snapshot(metrics: ProcessMetrics) -> None:

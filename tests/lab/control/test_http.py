@@ -166,10 +166,10 @@ async def test_reset_returns_number_of_deleted_topics_and_groups(client: httpx.A
 async def test_counters_survive_process_restart(
     client: httpx.AsyncClient, fake_broker: Any
 ) -> None:
-    fake_broker.worker.produced(100, 4)
+    fake_broker.worker.produced("cats", 100, 4)
     assert "minibroker_records_in_total 4.0" in (await client.get("/metrics")).text
     fake_broker.worker = type(fake_broker.worker)("worker-0")
-    fake_broker.worker.produced(100, 5)
+    fake_broker.worker.produced("cats", 100, 5)
     response = await client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "minibroker_records_in_total 9.0" in response.text
