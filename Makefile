@@ -121,6 +121,22 @@ test-compiled: compiled ## APIs, storage and hostile bytes with compiled modules
 	    --junitxml=$(CURDIR)/$(REPORTS)/compiled.xml $(ARGS)
 	@$(BIN)/python .ci/totals.py $(REPORTS)/compiled.xml
 
+# Tools of releases have an environment of their own, as nothing else needs them.
+TOOLS := build/tools
+DIST ?= sdist pure compiled
+
+$(TOOLS)/.installed: .ci/tools.lock | $(BIN)/python
+	@echo "installing what builds packages into $(TOOLS)"
+	@$(BIN)/python -m venv --clear $(TOOLS)
+	@$(TOOLS)/bin/pip install -q --disable-pip-version-check -r .ci/tools.lock
+	@touch $@
+
+dist: $(TOOLS)/.installed ## Build sdist, pure wheel and compiled wheel in dist (DIST="sdist pure")
+	@$(TOOLS)/bin/python .ci/dist.py $(DIST)
+
+release-check: $(TOOLS)/.installed ## Try all that is in dist as a stranger (PYTHONS="python3.12 …")
+	@$(TOOLS)/bin/python .ci/release_check.py $(foreach v,$(PYTHONS),--python $(v)) dist/*
+
 sim: $(VENV)/.installed-dev ## Tests of whole brokers on a mock clock; SEED=… repeats them
 	$(BIN)/pytest tests/simulation -q $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
@@ -150,4 +166,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: help run test system-test attack client-suites lint format docs docs-check compiled test-compiled bench sim sim-seeds clean nuke
+.PHONY: dist release-check help run test system-test attack client-suites lint format docs docs-check compiled test-compiled bench sim sim-seeds clean nuke

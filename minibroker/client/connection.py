@@ -85,6 +85,8 @@ def parse_bootstrap(text: str) -> list[HostPort]:
 
 
 CLIENT_ID: Final = "minibroker-cli"
+SOFTWARE_VERSION: Final = __version__.replace("+", "-")
+"""The version of a build between releases has a plus sign, which brokers reject."""
 RESPONSE_BYTES_MAX: Final = 128 * 1024 * 1024
 REQUEST_TIMEOUT_S: Final = 10.0
 """Timeout of connecting, of a response, and of finding a leader or a coordinator."""
@@ -158,7 +160,7 @@ class BrokerConnection:
 
     def _fetch_api_versions(self) -> None:
         request = ApiVersionsRequest(
-            client_software_name=CLIENT_ID, client_software_version=__version__
+            client_software_name=CLIENT_ID, client_software_version=SOFTWARE_VERSION
         )
         reply = self._exchange(request, ApiVersionsResponse, 3)
         if reply.error_code == ErrorCode.UNSUPPORTED_VERSION:
