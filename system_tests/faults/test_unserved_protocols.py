@@ -18,7 +18,7 @@ def warnings(broker: RunningBroker) -> list[str]:
 
 
 def test_consumer_of_the_consumer_protocol_fails_with_unsupported_version(start: Starter) -> None:
-    broker = start()
+    broker = start("--set", "group.coordinator.rebalance.protocols=classic")
     errors: list[str] = []
     consumer = Consumer(
         {

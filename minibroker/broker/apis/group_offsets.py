@@ -92,6 +92,8 @@ def unknown_topic(name: str | None, *, by_id: bool) -> ErrorCode:
 
 COMMIT_TOPIC_IDS_SINCE: Final = 10
 NO_SUCH_GROUP_SINCE: Final = 9
+MEMBER_EPOCHS_SINCE: Final = 9
+"""First version with which members of consumer groups may commit."""
 NO_RETENTION: Final = -1
 EXPIRY_MAX_MS: Final = 2**63 - 1
 """Latest expiry time. A client may request a time beyond the range of the record."""
@@ -135,6 +137,7 @@ def _split_commit(ctx: Context, request: OffsetCommitRequest) -> Mapping[Owner, 
         member_id=request.member_id,
         generation=request.generation_id_or_member_epoch,
         group_instance_id=request.group_instance_id,
+        knows_epochs=ctx.version >= MEMBER_EPOCHS_SINCE,
     )
     retention_ms = None
     if request.retention_time_ms != NO_RETENTION:
@@ -208,7 +211,8 @@ def _commit_in_one_step(
         if not 0 <= index < len(topic.partitions) or not worker.groups.accepts(metadata or ""):
             return None
         offsets[topic.name, index] = CommittedOffset(offset, leader_epoch, metadata or "", now_ms)
-    event = CommitRequested(member_id, generation, group_instance_id)
+    knows_epochs = version >= MEMBER_EPOCHS_SINCE
+    event = CommitRequested(member_id, generation, group_instance_id, knows_epochs=knows_epochs)
     # All offsets are written or none: then the three steps find the error again.
     if any(worker.groups.commit(group_id, event, offsets).values()):
         return None
@@ -230,7 +234,6 @@ OFFSET_COMMIT = Api(
     execute=_commit,
     merge=_merge_commit,
     single=_COMMIT_SINGLE,
-    left_out=("member epochs of KIP-848: its groups are not served yet",),
 )
 
 
@@ -253,8 +256,12 @@ TXN_COMMIT_TOPIC_IDS_SINCE: Final = 6
 ADDED_SINCE: Final = 5
 """First version that adds the partition to the transaction."""
 
+GROUP_ERRORS_SINCE: Final = 6
+"""First version whose clients know the errors of groups that are not there, and of epochs."""
+
+_NEW_GROUP_ERRORS: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH})
+
 _TXN_COMMIT_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
-    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -361,6 +368,8 @@ def _txn_committed_topic(
         is_loading = code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if is_loading and ctx.version < LOAD_ERROR_SINCE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if code in _NEW_GROUP_ERRORS and ctx.version < GROUP_ERRORS_SINCE:
+            return ErrorCode.ILLEGAL_GENERATION
         return code
 
     return TxnOffsetCommitResponseTopic(
@@ -386,7 +395,6 @@ TXN_OFFSET_COMMIT = Api(
     split=_split_txn_commit,
     execute=commit_in_transaction,
     merge=_merge_txn_commit,
-    left_out=("member epochs of KIP-848: its groups are not served yet",),
 )
 
 
@@ -609,7 +617,6 @@ OFFSET_FETCH = Api(
     execute=_fetch_groups,
     merge=_merge_fetch,
     single=_FETCH_SINGLE,
-    left_out=("member id and epoch of KIP-848: its groups are not served yet",),
 )
 
 

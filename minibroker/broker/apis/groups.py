@@ -21,9 +21,7 @@ from minibroker.broker.apis.base import (
     WorkerScope,
     all_results,
     parts_by_owner,
-    without_owner,
 )
-from minibroker.broker.apis.unserved import CONSUMER_GROUPS
 from minibroker.broker.groups.description import GroupDescription
 from minibroker.broker.groups.events import (
     HeartbeatReceived,
@@ -39,10 +37,6 @@ from minibroker.broker.security.acl import GROUP_OPERATIONS, OPERATIONS_NOT_ASKE
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
-from minibroker_protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
 from minibroker_protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -165,7 +159,6 @@ JOIN_GROUP = Api(
     execute=_join,
     may_wait=True,
     merge=_merge_join,
-    left_out=("moving a group to the consumer protocol of KIP-848: that is not served yet",),
 )
 
 
@@ -354,6 +347,7 @@ LEAVE_GROUP = Api(
 
 
 DEAD: Final = "Dead"
+WRONG_TYPE: Final = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 NOT_FOUND_SINCE: Final = 6
 
 GroupIds = tuple[str, ...]
@@ -370,10 +364,11 @@ def _ids_by_owner(ctx: Context, group_ids: Iterable[str]) -> Mapping[Owner, Grou
 
 
 def _describe(scope: WorkerScope, part: GroupIds) -> DescribeGroupsReply:
-    """Describe each group, or return the error for a missing one."""
+    """Describe each group, or return the error for a missing one, or one of another type."""
     groups = scope.groups
     return {
-        group_id: groups.describe(group_id) or groups.missing_group_error(group_id)
+        group_id: groups.describe(group_id)
+        or (WRONG_TYPE if groups.has(group_id) else groups.missing_group_error(group_id))
         for group_id in part
     }
 
@@ -402,7 +397,9 @@ def _described_group(
         )
         if ctx.version >= NOT_FOUND_SINCE:
             missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            missing.error_message = f"Group {group_id} not found."
+            is_missing = shown is not WRONG_TYPE
+            problem = "not found" if is_missing else "is not a classic group"
+            missing.error_message = f"Group {group_id} {problem}."
             missing.authorized_operations = OPERATIONS_NOT_ASKED
         return missing
     return DescribedGroup(
@@ -500,7 +497,7 @@ LIST_GROUPS = Api(
     split=_split_listing,
     execute=_list,
     merge=_merge_listing,
-    left_out=("groups of the types consumer, share and streams: none are served yet",),
+    left_out=("groups of the types share and streams: none are served yet",),
 )
 
 
@@ -545,38 +542,6 @@ DELETE_GROUPS = Api(
 )
 
 
-# ConsumerGroupHeartbeat (68) ----------------------------------------------------------------------
-#
-# Membership of a consumer group by the protocol of KIP-848. Versions 0-1, always answered with
-# UNSUPPORTED_VERSION. It is advertised because clients with ``group.protocol=consumer`` fail with a
-# clear error only if a broker answers so: without the API librdkafka looks for a coordinator again
-# and again and reports nothing. Kafka answers the same where
-# ``group.coordinator.rebalance.protocols`` lacks ``consumer``, before any check of rights.
-
-
-CONSUMER_GROUPS_TEXT: Final = (
-    f"This broker does not serve {CONSUMER_GROUPS.protocol}: {CONSUMER_GROUPS.advice}."
-)
-
-
-def _consumer_group_heartbeat(
-    ctx: Context, _request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupHeartbeatResponse:
-    ctx.unserved = CONSUMER_GROUPS
-    return ConsumerGroupHeartbeatResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=CONSUMER_GROUPS_TEXT
-    )
-
-
-CONSUMER_GROUP_HEARTBEAT = without_owner(
-    _consumer_group_heartbeat,
-    key=ApiKey.CONSUMER_GROUP_HEARTBEAT,
-    versions=(0, 1),
-    requires=(),
-    left_out=("the groups of KIP-848: every request is answered with UNSUPPORTED_VERSION",),
-)
-
-
 APIS = (
     JOIN_GROUP,
     SYNC_GROUP,
@@ -585,5 +550,4 @@ APIS = (
     DESCRIBE_GROUPS,
     LIST_GROUPS,
     DELETE_GROUPS,
-    CONSUMER_GROUP_HEARTBEAT,
 )

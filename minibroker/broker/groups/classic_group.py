@@ -31,6 +31,8 @@ from minibroker.broker.groups.events import (
     AssignmentPlanned,
     CommitRequested,
     CommitResult,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
     Decision,
     Event,
     GroupAnswer,
@@ -94,6 +96,7 @@ class ClassicGroup(Group):
     """A classic group. ``state_since_ms`` is epoch milliseconds."""
 
     type = CLASSIC
+    takes_classic_requests = True
 
     def __init__(
         self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
@@ -228,6 +231,14 @@ class ClassicGroup(Group):
             if name is None
             else [m.stored(name, assignments.get(m.member_id, b"")) for m in self.membership],
         )
+
+    def become_stable(self, generation: int) -> None:
+        """Start in a generation, with members that were in a group of another type before."""
+        self.generation = generation
+        self.protocol_type = CONSUMER_PROTOCOL_TYPE
+        self.protocol_name = self.membership.select_protocol()
+        self.subscribed = self.membership.subscribed_topics(self.protocol_name)
+        self.state = GroupState.STABLE
 
     def validate_offset_fetch(self, _member_id: str | None, _member_epoch: int, /) -> ErrorCode:
         """Accept every client, as Kafka's ``ClassicGroup`` does."""
@@ -488,6 +499,12 @@ class ClassicGroup(Group):
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
+    def _consumer_heartbeat(self, event: ConsumerHeartbeat) -> None:
+        """Reject a member that does not join: the group is not a consumer group yet."""
+        text = f"Group {self.group_id} is not a consumer group."
+        result = ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text)
+        self._answer(event.waiter, result)
+
     def _commit(self, event: CommitRequested) -> None:
         self._answer(event.waiter, CommitResult(self._commit_error(event)))
 
@@ -546,18 +563,19 @@ class ClassicGroup(Group):
         if callback is not None:
             callback(event.error)
 
-    def _restored(self, _event: Restored) -> None:
+    def _restored(self, event: Restored) -> None:
         for member in self.membership:
             self._extend_session(member)
-        if len(self.membership) > self.limits.members_max:
+        if event.rebalance_reason:
+            self._prepare_rebalance(event.rebalance_reason)
+        elif len(self.membership) > self.limits.members_max:
             self._prepare_rebalance(
                 f"it has {len(self.membership)} members, more than self.max.size allows"
             )
 
-    def _removed(self, _event: Removed) -> None:
-        error = ErrorCode.NOT_COORDINATOR
+    def _removed(self, event: Removed) -> None:
         for member in list(self.membership):
-            self._reject_waiting(member, error)
+            self._reject_waiting(member, event.error)
             self._remove_member_id(member.member_id)
         for member_id in list(self.membership.pending):
             self._remove_member_id(member_id)
@@ -879,6 +897,7 @@ class ClassicGroup(Group):
         JoinRequested: _join,
         SyncRequested: _sync,
         HeartbeatReceived: _heartbeat,
+        ConsumerHeartbeat: _consumer_heartbeat,
         CommitRequested: _commit,
         LeaveRequested: _leave,
         TimePassed: _time_passed,

@@ -8,13 +8,16 @@ and bounded by the named limits.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from minibroker.broker.groups.classic_group import ClassicGroup
+from minibroker.broker.groups.consumer_group import ConsumerGroup
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.membership import assigned_partitions
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.states import GroupState
+from minibroker_protocol.types import Uuid
 
 
 class GroupOverview(NamedTuple):
@@ -61,6 +64,99 @@ class GroupDescription(NamedTuple):
     leader: str | None
     members: tuple[MemberDescription, ...]
     offsets: tuple[tuple[str, int, CommittedOffset], ...]
+
+
+class TopicPartitions(NamedTuple):
+    """Partitions of one topic."""
+
+    topic_id: Uuid
+    topic: str
+    partitions: tuple[int, ...]
+
+
+class AwaitedPartition(NamedTuple):
+    """A partition of a member's target that another member has yet to release."""
+
+    topic: str
+    partition: int
+    member_id: str
+
+
+class ConsumerMemberDescription(NamedTuple):
+    """A member of a consumer group; what it has includes what it must revoke."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    previous_member_epoch: int
+    state: str
+    is_classic: bool
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    regex: str | None
+    assigned: tuple[TopicPartitions, ...]
+    pending_revocation: tuple[TopicPartitions, ...]
+    target: tuple[TopicPartitions, ...]
+    awaited: tuple[AwaitedPartition, ...]
+
+
+class ConsumerGroupDescription(NamedTuple):
+    """A consumer group with its members and its offsets by topic and partition."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[ConsumerMemberDescription, ...]
+    offsets: tuple[tuple[str, int, CommittedOffset], ...]
+
+
+def describe_consumer_group(group: ConsumerGroup) -> ConsumerGroupDescription:
+    """Describe a consumer group and its members; topics that were deleted are left out."""
+    names = group.image.topic_names
+
+    def named(assigned: Mapping[Uuid, Collection[int]]) -> tuple[TopicPartitions, ...]:
+        return tuple(
+            TopicPartitions(topic, names[topic], tuple(sorted(partitions)))
+            for topic, partitions in assigned.items()
+            if topic in names and partitions
+        )
+
+    return ConsumerGroupDescription(
+        group_id=group.group_id,
+        state=group.state_name,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor=group.assignor,
+        members=tuple(
+            ConsumerMemberDescription(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                rack_id=member.rack_id,
+                member_epoch=member.member_epoch,
+                previous_member_epoch=member.previous_member_epoch,
+                state=member.state.name,
+                is_classic=member.classic is not None,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                topics=tuple(sorted(member.topics)),
+                regex=member.regex,
+                assigned=named(member.assigned),
+                pending_revocation=named(member.pending_revocation),
+                target=named(group.targets.get(member.member_id, {})),
+                awaited=tuple(
+                    AwaitedPartition(names[topic], partition, owner.member_id)
+                    for topic, partition, owner in group.missing_partitions(member)
+                    if topic in names
+                ),
+            )
+            for member in group.members.values()
+        ),
+        offsets=tuple(group.offsets),
+    )
 
 
 def overview(group: Group) -> GroupOverview:

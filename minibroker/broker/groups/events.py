@@ -10,9 +10,13 @@ callbacks and purgatories of ``GroupCoordinator``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.types import Uuid
+
+if TYPE_CHECKING:
+    from minibroker.broker.groups.group import Group
 
 Waiter = int
 """Identifies a waiting request. ``GroupAnswer`` contains the same number."""
@@ -74,6 +78,32 @@ class HeartbeatReceived(NamedTuple):
     waiter: Waiter = NO_WAITER
 
 
+class ConsumerHeartbeat(NamedTuple):
+    """A member of a consumer group joins, stays or leaves, by its epoch. None means "unchanged"."""
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: tuple[tuple[Uuid, tuple[int, ...]], ...] | None = None
+    """The partitions that the member has, by topic."""
+    client_id: str = ""
+    client_host: str = ""
+    described_topics: frozenset[str] | None = None
+    """Topics that the client may describe; None if it may describe all."""
+    waiter: Waiter = NO_WAITER
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the member states all that it wants and has, so the response is complete too."""
+        has_subscription = self.topics is not None or self.regex is not None
+        return self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
+
+
 class CommitRequested(NamedTuple):
     """A client commits offsets. ``generation`` is negative outside group management."""
 
@@ -81,6 +111,10 @@ class CommitRequested(NamedTuple):
     generation: int
     group_instance_id: str | None = None
     transactional: bool = False
+    knows_epochs: bool = True
+    """Whether the version of the request has member epochs (OffsetCommit 9+)."""
+    partitions: tuple[tuple[str, int], ...] = ()
+    """What is committed; only for consumer groups, where partitions have epochs."""
     waiter: Waiter = NO_WAITER
 
 
@@ -136,17 +170,25 @@ class MemberFenced(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """The group was loaded from the log. Each member's session timeout restarts."""
+    """The group was loaded from the log, or made from one of another type.
+
+    Each member's session timeout restarts. A reason makes the members of a classic group rejoin.
+    """
+
+    rebalance_reason: str = ""
 
 
 class Removed(NamedTuple):
-    """The group was deleted or unloaded. Waiting requests are answered with an error."""
+    """The group was deleted, unloaded or replaced. Waiting requests are answered with an error."""
+
+    error: ErrorCode = ErrorCode.NOT_COORDINATOR
 
 
 Event = (
     JoinRequested
     | SyncRequested
     | HeartbeatReceived
+    | ConsumerHeartbeat
     | CommitRequested
     | LeaveRequested
     | TimePassed
@@ -199,6 +241,24 @@ class HeartbeatResult(NamedTuple):
     error: ErrorCode
 
 
+class AssignedPartitions(NamedTuple):
+    """Partitions of one topic."""
+
+    topic_id: Uuid
+    partitions: tuple[int, ...]
+
+
+class ConsumerHeartbeatResult(NamedTuple):
+    """Answer to ``ConsumerHeartbeat``. The assignment is None if the member knows it."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: tuple[AssignedPartitions, ...] | None = None
+
+
 class CommitResult(NamedTuple):
     """Answer to ``CommitRequested``: whether the offsets may be written."""
 
@@ -220,7 +280,15 @@ class ActionTaken(NamedTuple):
     affected: int = 0
 
 
-Result = JoinResult | SyncResult | HeartbeatResult | CommitResult | LeaveResult | ActionTaken
+Result = (
+    JoinResult
+    | SyncResult
+    | HeartbeatResult
+    | ConsumerHeartbeatResult
+    | CommitResult
+    | LeaveResult
+    | ActionTaken
+)
 
 GroupAction = RebalanceRequested | AssignmentPlanned | MemberExpired | MemberFenced
 
@@ -256,6 +324,15 @@ class Persist(NamedTuple):
     records: tuple[GroupRecord, ...]
 
 
+class GroupReplaced(NamedTuple):
+    """The group is of another type from now on: ``group`` takes its place, and ``event`` is the
+    first event of that group.
+    """
+
+    group: Group
+    event: Restored
+
+
 class LogLine(NamedTuple):
     """Write a line to the broker's own log."""
 
@@ -266,4 +343,4 @@ class HoldRebalance(NamedTuple):
     """A rebalance has started that is held: pass ``RebalanceReleased`` when it may complete."""
 
 
-Decision = GroupAnswer | Persist | LogLine | HoldRebalance
+Decision = GroupAnswer | Persist | GroupReplaced | LogLine | HoldRebalance

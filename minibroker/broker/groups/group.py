@@ -18,12 +18,20 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from minibroker.broker.groups.events import Decision, Event, GroupRecord, JoinRequested, Moment
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.states import PAST_TRANSITIONS_MAX, StateTransition
+from minibroker.broker.metadata.image import Image
 from minibroker.broker.settings import (
+    GROUP_CONSUMER_ASSIGNMENT_INTERVAL_MS,
+    GROUP_CONSUMER_ASSIGNORS,
+    GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS,
+    GROUP_CONSUMER_MAX_SIZE,
+    GROUP_CONSUMER_MIGRATION_POLICY,
+    GROUP_CONSUMER_REGEX_REFRESH_INTERVAL_MS,
+    GROUP_CONSUMER_SESSION_TIMEOUT_MS,
     GROUP_INITIAL_REBALANCE_DELAY_MS,
     GROUP_MAX_SESSION_TIMEOUT_MS,
     GROUP_MAX_SIZE,
@@ -73,6 +81,48 @@ EXTRA_TIMERS_MAX: Final = 64
 when it has more than ``TIMERS_PER_GROUP_MAX`` entries per group plus ``EXTRA_TIMERS_MAX``."""
 
 
+class GroupTimes(NamedTuple):
+    """Times of a consumer group, which its configs may set, in milliseconds."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
+
+
+DEFAULT_TIMES: Final = GroupTimes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerLimits:
+    """Settings of consumer groups."""
+
+    members_max: int = MEMBERS_MAX
+    times: GroupTimes = DEFAULT_TIMES
+    assignors: tuple[str, ...] = ("uniform", "range")
+    """The first is the default."""
+    regex_refresh_interval_ms: int = 600_000
+    may_upgrade: bool = True
+    """Whether a member may turn a classic group into a consumer group."""
+    may_downgrade: bool = True
+    """Whether a consumer group becomes a classic one when only classic members are left."""
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> ConsumerLimits:
+        policy = settings[GROUP_CONSUMER_MIGRATION_POLICY].lower()
+        return cls(
+            members_max=min(settings[GROUP_CONSUMER_MAX_SIZE], MEMBERS_MAX),
+            times=GroupTimes(
+                settings[GROUP_CONSUMER_SESSION_TIMEOUT_MS],
+                settings[GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS],
+                settings[GROUP_CONSUMER_ASSIGNMENT_INTERVAL_MS],
+            ),
+            assignors=settings[GROUP_CONSUMER_ASSIGNORS],
+            regex_refresh_interval_ms=settings[GROUP_CONSUMER_REGEX_REFRESH_INTERVAL_MS],
+            may_upgrade=policy in ("bidirectional", "upgrade"),
+            may_downgrade=policy in ("bidirectional", "downgrade"),
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
     """Settings of the group rules. Raises ``ValueError`` if two of them contradict each other."""
@@ -84,6 +134,7 @@ class GroupLimits:
     offset_metadata_bytes_max: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     retention_check_interval_s: float = 600.0
+    consumer: ConsumerLimits = ConsumerLimits()
 
     @classmethod
     def from_settings(cls, settings: Settings) -> GroupLimits:
@@ -95,6 +146,7 @@ class GroupLimits:
             offset_metadata_bytes_max=settings[OFFSET_METADATA_MAX_BYTES],
             offsets_retention_ms=settings[OFFSETS_RETENTION_MINUTES] * 60_000,
             retention_check_interval_s=settings[OFFSETS_RETENTION_CHECK_INTERVAL_MS] / 1000,
+            consumer=ConsumerLimits.from_settings(settings),
         )
 
     def __post_init__(self) -> None:
@@ -131,6 +183,9 @@ class Group(ABC):
     type: ClassVar[str]
     """Kafka's name of the group type, as in ListGroups."""
 
+    takes_classic_requests: ClassVar[bool] = False
+    """Whether members with classic requests, such as JoinGroup, may be in the group."""
+
     def __init__(
         self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
     ) -> None:
@@ -141,6 +196,8 @@ class Group(ABC):
         self.make_id = make_id
         self.holds_rebalances = False
         """Whether a rebalance that starts now is held."""
+        self.image = Image()
+        """The cluster metadata at the current event."""
         self.offsets = OffsetTable()
         self.past_transitions: deque[StateTransition] = deque(maxlen=PAST_TRANSITIONS_MAX)
 

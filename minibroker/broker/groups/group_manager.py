@@ -20,6 +20,13 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from minibroker.broker.groups.classic_group import ClassicGroup
+from minibroker.broker.groups.consumer_group import ConsumerGroup
+from minibroker.broker.groups.consumer_records import CONSUMER, ConsumerGroupRecord
+from minibroker.broker.groups.conversion import (
+    ConversionRejected,
+    consumer_group_problem,
+    consumer_group_records,
+)
 from minibroker.broker.groups.events import GroupRecord, Moment
 from minibroker.broker.groups.group import (
     EXTRA_TIMERS_MAX,
@@ -30,7 +37,7 @@ from minibroker.broker.groups.group import (
     GroupLimits,
 )
 from minibroker.broker.groups.offsets import CommittedOffset, PendingOffsets
-from minibroker.broker.groups.records import CLASSIC, Entry, OffsetEntry
+from minibroker.broker.groups.records import CLASSIC, Entry, GroupEntry, OffsetEntry
 from minibroker.broker.groups.state_log import (
     OffsetsLog,
     OffsetsTransaction,
@@ -42,6 +49,7 @@ from minibroker.broker.groups.state_log import (
 )
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
+from minibroker.broker.metadata.image import Image
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC
 from minibroker_protocol.errors import ErrorCode
 
@@ -49,7 +57,7 @@ _logger = logging.getLogger(__name__)
 
 GroupT = TypeVar("GroupT", bound=Group)
 
-GROUP_TYPES: Final[dict[str, type[Group]]] = {CLASSIC: ClassicGroup}
+GROUP_TYPES: Final[dict[str, type[Group]]] = {CLASSIC: ClassicGroup, CONSUMER: ConsumerGroup}
 """The group types that this coordinator supports, by Kafka's name."""
 
 
@@ -116,17 +124,57 @@ class GroupManager(StateLogs[OffsetsLog]):
 
     def create(self, group_id: str, time: Moment, group_type: str = CLASSIC) -> Group | None:
         """Create an empty group; None if there are too many. It is stored on its first change."""
-        if len(self.groups) >= GROUPS_MAX:
-            _logger.warning(
-                "group %r is rejected: this worker coordinates the maximum of %d groups",
-                group_id,
-                GROUPS_MAX,
-            )
+        if not self._has_room_for(group_id):
             return None
         group = self.groups[group_id] = GROUP_TYPES[group_type](
             group_id, self.limits, self._make_id, time
         )
         return group
+
+    def _has_room_for(self, group_id: str) -> bool:
+        if len(self.groups) < GROUPS_MAX or group_id in self.groups:
+            return True
+        _logger.warning(
+            "group %r is rejected: this worker coordinates the maximum of %d groups",
+            group_id,
+            GROUPS_MAX,
+        )
+        return False
+
+    def consumer_group(self, group_id: str, image: Image, time: Moment) -> ConsumerGroup | None:
+        """The consumer group that a first member makes, or None if there are too many groups.
+
+        It is new, or a classic group becomes it, and it is not among the groups yet.
+        Its first write contains the records that make it. Raises ConversionRejected.
+        """
+        existing = self.groups.get(group_id)
+        if existing is not None and not isinstance(existing, ClassicGroup):
+            raise ConversionRejected(f"Group {group_id} is not a consumer group.")
+        if not self._has_room_for(group_id):
+            return None
+        records: list[GroupRecord] = []
+        if existing is not None and existing.is_idle:
+            records = [GroupEntry(group_id, None)]
+        elif existing is not None:
+            problem = consumer_group_problem(existing)
+            if problem:
+                raise ConversionRejected(problem)
+            records = consumer_group_records(existing, image)
+        own = [each for each in records if isinstance(each, ConsumerGroupRecord)]
+        group = ConsumerGroup.restore(group_id, own, self.limits, self._make_id, time)
+        group.unwritten = tuple(records)
+        if existing is not None:
+            group.offsets = existing.offsets
+        return group
+
+    def clear_consumer_group(self, group: ConsumerGroup, time: Moment) -> ErrorCode:
+        """Replace a consumer group without members by a classic group, which has its offsets."""
+        error = self.store(group, group.tombstones(), time.wall_ms)
+        if error is ErrorCode.NONE:
+            classic = ClassicGroup(group.group_id, self.limits, self._make_id, time)
+            classic.offsets = group.offsets
+            self.groups[group.group_id] = classic
+        return error
 
     def delete(self, group: Group, now_ms: int) -> ErrorCode:
         """Delete a group and its offsets. On an error, the group remains."""

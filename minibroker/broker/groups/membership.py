@@ -34,6 +34,7 @@ from minibroker_protocol.messages.consumer_protocol import (
 from minibroker_protocol.schema import Message
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+SUBSCRIPTION_VERSION_MAX: Final = 3
 _VERSION_BYTES: Final = 2
 
 
@@ -56,19 +57,29 @@ def assigned_partitions(assignment: bytes) -> tuple[tuple[str, tuple[int, ...]],
     )
 
 
-def encode_assignment(topics: Mapping[str, Sequence[int]]) -> bytes:
-    """An assignment of version 0 with its version, from partitions by topic."""
+def decode_subscription(metadata: bytes) -> ConsumerProtocolSubscription | None:
+    """A subscription with all of its fields, or None if the bytes can't be decoded."""
+    return _read(ConsumerProtocolSubscription, metadata, SUBSCRIPTION_VERSION_MAX)
+
+
+def decode_assignment(assignment: bytes) -> ConsumerProtocolAssignment | None:
+    """An assignment, or None if the bytes can't be decoded."""
+    return _read(ConsumerProtocolAssignment, assignment)
+
+
+def encode_assignment(topics: Mapping[str, Sequence[int]], version: int = 0) -> bytes:
+    """An assignment with its version, from partitions by topic. All versions have one format."""
     assigned = [TopicPartition(topic=name, partitions=list(at)) for name, at in topics.items()]
     message = ConsumerProtocolAssignment(assigned_partitions=assigned)
-    return bytes(_VERSION_BYTES) + encode(message, 0)
+    return version.to_bytes(_VERSION_BYTES, "big") + encode(message, 0)
 
 
-def _read(cls: type[MessageT], data: bytes) -> MessageT | None:
+def _read(cls: type[MessageT], data: bytes, version_max: int = 0) -> MessageT | None:
     version = int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
     if len(data) < _VERSION_BYTES or version < 0:
         return None
     try:
-        return decoder(cls, 0)(data, _VERSION_BYTES)[0]
+        return decoder(cls, min(version, version_max))(data, _VERSION_BYTES)[0]
     except DecodeError:
         return None
 

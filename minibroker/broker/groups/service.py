@@ -1,7 +1,7 @@
 """The group coordinator of an I/O worker: waiting requests, the timer and writes.
 
 Owns the waiting requests, the timer, and the order of writing before answering. The rules are in
-``classic_group``, storage and deadlines in ``group_manager``. It must never make decisions about a
+the group types, storage and deadlines in ``group_manager``. It must never make decisions about a
 group itself. Invariant: a request is answered once, and only after the changes that it acknowledges
 are in an offsets log; the answer to a cancelled request is discarded. Kafka's counterpart is
 ``GroupCoordinatorService``, but without its threads and purgatories.
@@ -10,7 +10,7 @@ are in an offsets log; the answer to a cancelled request is discarded. Kafka's c
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from random import Random
 from typing import TypeVar
@@ -18,10 +18,15 @@ from typing import TypeVar
 import trio
 
 from minibroker.broker.groups.classic_group import ClassicGroup
+from minibroker.broker.groups.consumer_group import ConsumerGroup
+from minibroker.broker.groups.consumer_member import JOIN_EPOCH
+from minibroker.broker.groups.conversion import ConversionRejected
 from minibroker.broker.groups.description import (
+    ConsumerGroupDescription,
     GroupDescription,
     GroupOverview,
     describe,
+    describe_consumer_group,
     overview,
 )
 from minibroker.broker.groups.events import (
@@ -29,10 +34,13 @@ from minibroker.broker.groups.events import (
     ActionTaken,
     CommitRequested,
     CommitResult,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
     Decision,
     Event,
     GroupAction,
     GroupAnswer,
+    GroupReplaced,
     HeartbeatReceived,
     HeartbeatResult,
     HoldRebalance,
@@ -61,6 +69,7 @@ from minibroker.broker.groups.state_log import OffsetsTransaction
 from minibroker.broker.groups.states import StateTransition
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
+from minibroker.broker.metadata.image import Image
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC
 from minibroker_protocol.errors import ErrorCode
 
@@ -73,7 +82,8 @@ class GroupService:
     """Groups of one I/O worker. Call ``load`` first, then start ``run``.
 
     ``now`` returns monotonic seconds of the trio clock, ``wall_ms`` epoch milliseconds.
-    ``open_partition`` opens a partition of ``__consumer_offsets`` on first use.
+    ``open_partition`` opens a partition of ``__consumer_offsets`` on first use. ``image`` returns
+    the current cluster metadata.
     """
 
     def __init__(
@@ -86,6 +96,7 @@ class GroupService:
         wall_ms: Callable[[], int],
         random: Random,
         hold_points: HoldPoints = NO_HOLD_POINTS,
+        image: Callable[[], Image] = Image,
     ) -> None:
         self.limits = limits
         self.on_state: OnState | None = None
@@ -98,6 +109,7 @@ class GroupService:
         self._now = now
         self._wall_ms = wall_ms
         self._hold_points = hold_points
+        self._image = image
         self._waiter = 0
         self._parked: dict[Waiter, trio.Event] = {}
         self._answers: dict[Waiter, Result] = {}
@@ -174,8 +186,11 @@ class GroupService:
             else:
                 group = self._manager.create(group_id, self._moment())
                 error = ErrorCode.POLICY_VIOLATION if group is None else error
-        elif error is ErrorCode.NONE and not isinstance(group, ClassicGroup):
+        elif error is ErrorCode.NONE and group is not None and not group.takes_classic_requests:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        elif error is ErrorCode.NONE and isinstance(group, ConsumerGroup) and group.is_idle:
+            error = self._manager.clear_consumer_group(group, self._moment())
+            group = self._manager.groups[group_id]
         if error is not ErrorCode.NONE or group is None:
             return JoinResult(error=error, member_id=event.member_id)
         return self._request(group, event, JoinResult)
@@ -203,12 +218,46 @@ class GroupService:
             return LeaveResult(error)
         return self._request_immediate(group, event, LeaveResult)
 
-    def _find(self, group_id: str) -> tuple[ClassicGroup | None, ErrorCode]:
+    def consumer_heartbeat(
+        self, group_id: str, event: ConsumerHeartbeat
+    ) -> ConsumerHeartbeatResult:
+        """Handle a heartbeat of a consumer group, which a joining member may create or convert."""
+        joins = event.member_epoch == JOIN_EPOCH
+        if not self._manager.is_loaded(group_id) or (joins and not self.can_store):
+            return ConsumerHeartbeatResult(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        existing = self._manager.groups.get(group_id)
+        if existing is not None and (isinstance(existing, ConsumerGroup) or not joins):
+            return self._request_immediate(existing, event, ConsumerHeartbeatResult)
+        if not joins:
+            leaves = event.member_epoch < JOIN_EPOCH
+            text = f"{'Group' if leaves else 'Consumer group'} {group_id} not found."
+            return ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text)
+        try:
+            group = self._manager.consumer_group(group_id, self._image(), self._moment())
+        except ConversionRejected as rejected:
+            return ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, str(rejected))
+        if group is None:
+            return ConsumerHeartbeatResult(ErrorCode.POLICY_VIOLATION)
+        self._handle_event(group, event, reports=False)
+        result = self._answers.pop(NO_WAITER)
+        assert isinstance(result, ConsumerHeartbeatResult)
+        if result.error is ErrorCode.NONE:
+            self._manager.groups[group_id] = group
+            if existing is not None:
+                self._handle_event(existing, Removed(ErrorCode.REBALANCE_IN_PROGRESS))
+            report_transitions(self.on_state, group, None)
+            self._handle_event(group, Restored())
+        return result
+
+    def _find(self, group_id: str) -> tuple[Group | None, ErrorCode]:
         if not group_id:
             return None, ErrorCode.INVALID_GROUP_ID
         if not self._manager.is_loaded(group_id):
             return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return self._manager.find(group_id, ClassicGroup), ErrorCode.UNKNOWN_MEMBER_ID
+        group = self._manager.groups.get(group_id)
+        if group is not None and not group.takes_classic_requests:
+            group = None
+        return group, ErrorCode.UNKNOWN_MEMBER_ID
 
     # ------------------------------------------------------------------------------- offsets
 
@@ -223,10 +272,10 @@ class GroupService:
         All errors are GROUP_ID_NOT_FOUND if a member commits to a group that does not exist. A
         commit without group management (a negative generation) creates the group.
         """
-        group = self._validate_commit(group_id, event)
+        accepted = self._with_valid_metadata(offsets)
+        group = self._validate_commit(group_id, event, accepted)
         if isinstance(group, ErrorCode):
             return dict.fromkeys(offsets, group)
-        accepted = self._with_valid_metadata(offsets)
         errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         return errors | self._manager.commit(group, accepted, self._wall_ms())
 
@@ -238,15 +287,17 @@ class GroupService:
         transaction: OffsetsTransaction,
     ) -> dict[tuple[str, int], ErrorCode]:
         """Commit offsets in a transaction, like ``commit``; they are in force when it commits."""
-        group = self._validate_commit(group_id, event)
+        accepted = self._with_valid_metadata(offsets)
+        group = self._validate_commit(group_id, event, accepted)
         if isinstance(group, ErrorCode):
             return dict.fromkeys(offsets, group)
-        accepted = self._with_valid_metadata(offsets)
         errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         committed = self._manager.commit_pending(group, accepted, transaction, self._wall_ms())
         return errors | committed
 
-    def _validate_commit(self, group_id: str, event: CommitRequested) -> Group | ErrorCode:
+    def _validate_commit(
+        self, group_id: str, event: CommitRequested, offsets: Collection[tuple[str, int]]
+    ) -> Group | ErrorCode:
         """The group, created if the client is in no group, or the error of the commit."""
         group = self._manager.groups.get(group_id)
         if group is None and (event.generation >= 0 or not self._manager.is_loaded(group_id)):
@@ -254,6 +305,8 @@ class GroupService:
         group = group or self._manager.create(group_id, self._moment())
         if group is None:
             return ErrorCode.POLICY_VIOLATION
+        if not isinstance(group, ClassicGroup):
+            event = event._replace(partitions=tuple(offsets))
         error = self._request_immediate(group, event, CommitResult).error
         return group if error is ErrorCode.NONE else error
 
@@ -350,6 +403,14 @@ class GroupService:
         group = self._manager.find(group_id, ClassicGroup)
         return None if group is None else describe(group, full=full)
 
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription | None:
+        """Describe a consumer group with its members; None if there is none with this id."""
+        group = self._manager.find(group_id, ConsumerGroup)
+        if group is None:
+            return None
+        group.image = self._image()
+        return describe_consumer_group(group)
+
     def delete_group(self, group_id: str) -> ErrorCode:
         """Delete a group that has no members, with its offsets."""
         group = self._manager.groups.get(group_id)
@@ -359,8 +420,8 @@ class GroupService:
         return self._drop(group) if error is ErrorCode.NONE else error
 
     def act(self, group_id: str, event: GroupAction) -> ActionTaken:
-        """Change a classic group as a test requests."""
-        group = self._manager.find(group_id, ClassicGroup)
+        """Change a group as a test requests."""
+        group = self._manager.groups.get(group_id)
         if group is None:
             error = self.missing_group_error(group_id)
             return ActionTaken(error, f"there is no group {group_id!r} with members")
@@ -398,7 +459,11 @@ class GroupService:
     def _request_immediate(
         self,
         group: Group,
-        event: HeartbeatReceived | CommitRequested | LeaveRequested | GroupAction,
+        event: HeartbeatReceived
+        | ConsumerHeartbeat
+        | CommitRequested
+        | LeaveRequested
+        | GroupAction,
         kind: type[ResultT],
     ) -> ResultT:
         """Pass an event to the group that it answers immediately."""
@@ -417,17 +482,19 @@ class GroupService:
         self._waiter += 1
         return self._waiter
 
-    def _handle_event(self, group: Group, event: Event) -> None:
+    def _handle_event(self, group: Group, event: Event, *, reports: bool = True) -> None:
         """Pass an event to a group and carry out its decisions."""
         since = group.past_transitions[-1] if group.past_transitions else None
         next_event: Event | None = event
+        group.image = self._image()
         group.holds_rebalances = self._hold_points.may_hold(REBALANCE, group.group_id)
         while next_event is not None:
             decisions = group.handle(next_event, self._moment())
             next_event = None
             for decision in decisions:
                 next_event = self._execute(group, decision)
-        report_transitions(self.on_state, group, since)
+        if reports:
+            report_transitions(self.on_state, group, since)
         if self._manager.timers.schedule(group.group_id, group.next_deadline):
             self._wakeup.set()
 
@@ -441,6 +508,10 @@ class GroupService:
                 ready.set()
         elif isinstance(decision, Persist):
             return Persisted(self._manager.store(group, decision.records, self._wall_ms()))
+        elif isinstance(decision, GroupReplaced):
+            self._manager.groups[group.group_id] = decision.group
+            self._handle_event(group, Removed())
+            self._handle_event(decision.group, decision.event)
         elif isinstance(decision, LogLine):
             text = decision.text[:LOG_LINE_CHARACTERS_MAX]
             _logger.info("%s", text if text.isprintable() else repr(text))

@@ -88,12 +88,12 @@ PreparingRebalance, because consumers commit their offsets before partitions are
 
 
 class StateTransition(NamedTuple):
-    """A past transition of a group."""
+    """A past transition of a group of any type: states and a cause with their names."""
 
     time: float
-    before: GroupState
-    cause: TransitionCause
-    after: GroupState
+    before: enum.Enum
+    cause: enum.Enum
+    after: enum.Enum
 
 
 class InvalidGroupTransition(RuntimeError):

@@ -38,7 +38,10 @@ class Feature(NamedTuple):
 TRANSACTION_VERSION: Final = Feature("transaction.version", lowest=0, highest=2, default=2)
 """0: without flexible state records, 1: with them, 2: an epoch for each transaction (KIP-890)."""
 
-FEATURES: Final = (TRANSACTION_VERSION,)
+GROUP_VERSION: Final = Feature("group.version", lowest=0, highest=1, default=1)
+"""0: classic groups, 1: also consumer groups (KIP-848)."""
+
+FEATURES: Final = (GROUP_VERSION, TRANSACTION_VERSION)
 
 DESCRIPTIVE: Final = frozenset({"metadata.version", "kraft.version"})
 """Features of a persona that clients are shown although they have no effect here; others that are

@@ -32,7 +32,7 @@ from minibroker.broker.log.segment import SegmentFiles, sync_files
 from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.log.validation import Origin
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
-from minibroker.broker.metadata.image import BROKER, TOPIC, Image
+from minibroker.broker.metadata.image import BROKER, GROUP, TOPIC, Image
 from minibroker.broker.metadata.placement import (
     OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
@@ -182,7 +182,7 @@ class _Worker:
             env,
             on_image=self._on_image,
             on_request=ControllerRequests(self, partial(note_state, env)).handle,
-            configs=(TOPIC, BROKER),
+            configs=(TOPIC, BROKER, GROUP),
         )
         self.groups = GroupService(
             GroupLimits.from_settings(env.settings),
@@ -192,6 +192,7 @@ class _Worker:
             wall_ms=env.clock.wall_ms,
             random=env.random,
             hold_points=env.hold_points,
+            image=lambda: self.image,
         )
         self.transactions = TransactionService(
             TransactionLimits.from_settings(env.settings),

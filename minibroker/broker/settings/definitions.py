@@ -391,6 +391,49 @@ GROUP_MAX_SESSION_TIMEOUT_MS = Setting("group.max.session.timeout.ms", INT, 30 *
     at_least(1), doc="The maximum session timeout of a member, in milliseconds.")
 GROUP_MAX_SIZE = Setting("group.max.size", INT, INT_MAX, at_least(1),
     doc="The maximum number of members of a group.")
+GROUP_COORDINATOR_REBALANCE_PROTOCOLS = Setting("group.coordinator.rebalance.protocols", LIST,
+    ("classic", "consumer"), some_of("classic", "consumer", "share", "streams"),
+    doc="The group protocols that are served. Without `consumer`, clients with "
+    "`group.protocol=consumer` get UNSUPPORTED_VERSION.")
+GROUP_CONSUMER_SESSION_TIMEOUT_MS = Setting("group.consumer.session.timeout.ms", INT, 45_000,
+    at_least(1), doc="The time after which a silent member of a consumer group is removed, in "
+    "milliseconds.")
+GROUP_CONSUMER_MIN_SESSION_TIMEOUT_MS = Setting("group.consumer.min.session.timeout.ms", INT,
+    45_000, at_least(1),
+    doc="The minimum session timeout that a consumer group may have, in milliseconds.")
+GROUP_CONSUMER_MAX_SESSION_TIMEOUT_MS = Setting("group.consumer.max.session.timeout.ms", INT,
+    60_000, at_least(1),
+    doc="The maximum session timeout that a consumer group may have, in milliseconds.")
+GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS = Setting("group.consumer.heartbeat.interval.ms", INT, 5_000,
+    at_least(1), doc="The interval of heartbeats that members of consumer groups are given, in "
+    "milliseconds.")
+GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL_MS = Setting("group.consumer.min.heartbeat.interval.ms", INT,
+    5_000, at_least(1),
+    doc="The minimum heartbeat interval that a consumer group may have, in milliseconds.")
+GROUP_CONSUMER_MAX_HEARTBEAT_INTERVAL_MS = Setting("group.consumer.max.heartbeat.interval.ms", INT,
+    15_000, at_least(1),
+    doc="The maximum heartbeat interval that a consumer group may have, in milliseconds.")
+GROUP_CONSUMER_ASSIGNMENT_INTERVAL_MS = Setting("group.consumer.assignment.interval.ms", INT,
+    1_000, at_least(0),
+    doc="The shortest time between two assignments of a consumer group, in milliseconds.")
+GROUP_CONSUMER_MIN_ASSIGNMENT_INTERVAL_MS = Setting("group.consumer.min.assignment.interval.ms",
+    INT, 0, at_least(0),
+    doc="The minimum assignment interval that a consumer group may have, in milliseconds.")
+GROUP_CONSUMER_MAX_ASSIGNMENT_INTERVAL_MS = Setting("group.consumer.max.assignment.interval.ms",
+    INT, 15_000, at_least(0),
+    doc="The maximum assignment interval that a consumer group may have, in milliseconds.")
+GROUP_CONSUMER_MAX_SIZE = Setting("group.consumer.max.size", INT, INT_MAX, at_least(1),
+    doc="The maximum number of members of a consumer group.")
+GROUP_CONSUMER_ASSIGNORS = Setting("group.consumer.assignors", LIST, ("uniform", "range"),
+    some_of("uniform", "range"),
+    doc="The assignors of consumer groups. The first is used if members name none.")
+GROUP_CONSUMER_MIGRATION_POLICY = Setting("group.consumer.migration.policy", STRING,
+    "bidirectional", one_of("bidirectional", "upgrade", "downgrade", "disabled"),
+    doc="Whether groups change between the classic and the consumer type while they have members.")
+GROUP_CONSUMER_REGEX_REFRESH_INTERVAL_MS = Setting("group.consumer.regex.refresh.interval.ms", INT,
+    600_000, at_least(10_000),
+    doc="How often regular expressions that members subscribe to are matched again, in "
+    "milliseconds.")
 OFFSETS_TOPIC_NUM_PARTITIONS = Setting("offsets.topic.num.partitions", INT, 50, between(1, 1000),
     doc="The number of partitions of `__consumer_offsets`. Groups are assigned to partitions by "
     "hash, so do not change it for an existing data directory.")

@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 _SHARE: Final = "share groups are not served"
 _STREAMS: Final = "the streams group protocol is not served"
-_CONSUMER: Final = "the consumer group protocol of KIP-848 is not served"
-_REASONS: Final = {"consumer": _CONSUMER, "share": _SHARE, "errors": _SHARE, "streams": _STREAMS}
+_OFFLOAD: Final = "assignments are computed at once"
+_REASONS: Final = {"consumer": "", "share": _SHARE, "errors": _SHARE, "streams": _STREAMS}
 
 _DURATION: Final = re.compile(
     r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?"
@@ -85,7 +85,7 @@ def _group(
         _INTERNAL.add(name)
     if own_default:
         _WITHOUT_SYNONYM.add(name)
-    no_effect = _REASONS[protocol]
+    no_effect = _REASONS[protocol] or (_OFFLOAD if internal else "")
     return Setting(name, type, default, valid, scope=Scope.GROUP, doc=doc, no_effect=no_effect)
 
 
@@ -113,6 +113,11 @@ for _protocol in ("consumer", "share", "streams"):
         highest=15_000, doc=f"The shortest time between two assignments of a {_protocol} group.")
     _group(f"{_protocol}.assignor.offload.enable", BOOLEAN, True, internal=True,
         doc=f"Whether assignments of a {_protocol} group are computed in the background.")
+
+CONSUMER_TIMES: Final[tuple[Setting[int], ...]] = tuple(
+    GROUP_SETTINGS[f"consumer.{name}"]
+    for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"))
+"""The times of a consumer group."""
 
 _group("share.record.lock.duration.ms", INT, 30_000, at_least(1_000), lowest=15_000,
     highest=60_000, doc="How long a record is locked for the consumer that acquired it.")

@@ -66,13 +66,7 @@ KNOWN_UNSERVED = frozenset().union(
         "delegation.token.",
         "master.key",
     ),
-    _names(
-        "group.consumer.",
-        """assignors heartbeat.interval.ms max.heartbeat.interval.ms max.session.timeout.ms
-        max.size migration.policy min.heartbeat.interval.ms min.session.timeout.ms
-        regex.refresh.interval.ms session.timeout.ms""",
-    ),
-    _names("group.coordinator.", "append.linger.ms new.enable rebalance.protocols threads"),
+    _names("group.coordinator.", "append.linger.ms new.enable threads"),
     _names(
         "group.share.",
         """assignors delivery.count.limit enable heartbeat.interval.ms max.groups

@@ -511,6 +511,33 @@ def _bound_relations(settings: Settings) -> Iterable[tuple[str, str]]:
         yield "queued.max.request.bytes", problem
 
 
+def _consumer_group_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    for time, least, most in (
+        (
+            d.GROUP_CONSUMER_SESSION_TIMEOUT_MS,
+            d.GROUP_CONSUMER_MIN_SESSION_TIMEOUT_MS,
+            d.GROUP_CONSUMER_MAX_SESSION_TIMEOUT_MS,
+        ),
+        (
+            d.GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS,
+            d.GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL_MS,
+            d.GROUP_CONSUMER_MAX_HEARTBEAT_INTERVAL_MS,
+        ),
+        (
+            d.GROUP_CONSUMER_ASSIGNMENT_INTERVAL_MS,
+            d.GROUP_CONSUMER_MIN_ASSIGNMENT_INTERVAL_MS,
+            d.GROUP_CONSUMER_MAX_ASSIGNMENT_INTERVAL_MS,
+        ),
+    ):
+        if settings[time] < settings[least]:
+            yield time.name, f"must be at least {least.name}={settings[least]}"
+        if settings[time] > settings[most]:
+            yield time.name, f"must not exceed {most.name}={settings[most]}"
+    session, heartbeat = d.GROUP_CONSUMER_SESSION_TIMEOUT_MS, d.GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS
+    if settings[session] <= settings[heartbeat]:
+        yield session.name, f"must exceed {heartbeat.name}={settings[heartbeat]}"
+
+
 def _connection_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     overrides = d.MAX_CONNECTIONS_PER_IP_OVERRIDES
     if settings[d.MAX_CONNECTIONS_PER_IP] == 0 and not settings[overrides]:
@@ -559,6 +586,7 @@ _RELATIONS: tuple[Relation, ...] = (
     _listener_relations,
     _security_relations,
     _bound_relations,
+    _consumer_group_relations,
     _connection_relations,
     _zookeeper_relations,
     _persona_relations,

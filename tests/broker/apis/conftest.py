@@ -217,7 +217,13 @@ async def apis(make_apis: ApisMaker) -> LocalApis:
 class GroupWorker:
     """The part of an I/O worker that group APIs use."""
 
-    def __init__(self, settings: Settings, directory: Path, random: Random) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        directory: Path,
+        random: Random,
+        image: Callable[[], Image] = Image,
+    ) -> None:
         self.settings = settings
         self.directory = directory
         self.logs: dict[int, Log] = {}
@@ -228,6 +234,7 @@ class GroupWorker:
             now=trio.current_time,
             wall_ms=self.wall_ms,
             random=random,
+            image=image,
         )
 
     def open_partition(self, index: int) -> Partition:
@@ -251,7 +258,9 @@ async def group_apis(make_apis: ApisMaker, tmp_path: Path) -> AsyncIterator[Loca
     apis: LocalApis = await make_apis("group.initial.rebalance.delay.ms=0")
     await apis.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
     for owner in range(WORKERS):
-        apis.workers[owner] = GroupWorker(apis.settings, tmp_path, Random(owner))
+        apis.workers[owner] = GroupWorker(
+            apis.settings, tmp_path, Random(owner), lambda: apis.controller.image
+        )
     yield apis
     for worker in apis.workers.values():
         for log in worker.logs.values():

@@ -133,10 +133,12 @@ async def update(
 
 
 async def finalized(apis: Any) -> tuple[int, int]:
-    """The level that ApiVersions lists, and the epoch."""
+    """The level of transactions that ApiVersions lists, and the epoch."""
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     response = await apis.ask(api_versions.API, request, 4)
-    [feature] = response.finalized_features
+    [feature] = [
+        each for each in response.finalized_features if each.name == TRANSACTION_VERSION.name
+    ]
     return feature.max_version_level, response.finalized_features_epoch
 
 

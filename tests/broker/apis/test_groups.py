@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from minibroker.broker.apis.groups import (
-    CONSUMER_GROUP_HEARTBEAT,
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     HEARTBEAT,
@@ -20,7 +19,6 @@ from minibroker.broker.apis.groups import (
 from minibroker.broker.groups.events import CommitRequested
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker_protocol.messages.delete_groups import DeleteGroupsRequest
 from minibroker_protocol.messages.describe_groups import DescribeGroupsRequest
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest
@@ -448,16 +446,3 @@ async def test_only_empty_groups_are_deleted(group_apis: Any, version: int) -> N
         for group in worker.groups.list_groups()
     ]
     assert left == ["busy"]
-
-
-# Consumer group heartbeat -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", [0, 1])
-async def test_consumer_group_heartbeat_is_unsupported_version(apis: Any, version: int) -> None:
-    response = await apis.ask(
-        CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest(group_id="g"), version
-    )
-    assert apis.asked == {}
-    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert "group.protocol=classic" in response.error_message

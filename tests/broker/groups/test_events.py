@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from minibroker.broker.groups.classic_group import ClassicGroup
+from minibroker.broker.groups.consumer_group import ConsumerGroup
 from minibroker.broker.groups.events import (
     Event,
     JoinedMember,
@@ -19,6 +20,7 @@ from minibroker.broker.groups.events import (
 
 def test_handlers_cover_every_event() -> None:
     assert set(ClassicGroup.HANDLERS) == set(get_args(Event))
+    assert set(ConsumerGroup.HANDLERS) == set(get_args(Event))
 
 
 def test_events_are_immutable() -> None:

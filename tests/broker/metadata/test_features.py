@@ -56,13 +56,22 @@ def test_shown_features_of_a_persona_are_descriptive_or_have_an_effect_here() ->
     levels = FinalizedLevels()
     ours = shown_features(None, levels)
     assert ours is not None
-    assert ours.finalized == {"transaction.version": 2}
+    assert ours.finalized == {"group.version": 1, "transaction.version": 2}
     assert shown_features(load("kafka-2.4"), levels) is None
     persona = load("kafka-4.0")
     shown = shown_features(persona, with_defaults(levels, persona))
     assert shown is not None
-    assert shown.finalized == {"metadata.version": 25, "transaction.version": 2}
-    assert set(shown.supported) == {"kraft.version", "metadata.version", "transaction.version"}
+    assert shown.finalized == {
+        "group.version": 1,
+        "metadata.version": 25,
+        "transaction.version": 2,
+    }
+    assert set(shown.supported) == {
+        "group.version",
+        "kraft.version",
+        "metadata.version",
+        "transaction.version",
+    }
 
 
 def test_no_level_of_a_persona_can_be_raised_above_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 from trio.testing import MockClock
 
 from minibroker.broker.apis.registry import serving
-from minibroker.broker.metadata.features import DESCRIPTIVE, TRANSACTION_VERSION
+from minibroker.broker.metadata.features import DESCRIPTIVE, GROUP_VERSION, TRANSACTION_VERSION
 from minibroker.broker.personas.persona import NAMES, load
 from minibroker.broker.settings import Settings
 from minibroker.runtime.stream import StreamClosed
@@ -52,7 +52,7 @@ async def test_versions_and_features_are_those_of_the_persona(
         shown = {each.name: each.max_version_level for each in response.finalized_features}
         assert (response.finalized_features_epoch < 0) == (persona.features is None)
         theirs = {} if persona.features is None else persona.features.finalized
-        wanted = DESCRIPTIVE | {TRANSACTION_VERSION.name}
+        wanted = DESCRIPTIVE | {GROUP_VERSION.name, TRANSACTION_VERSION.name}
         assert shown == {name: level for name, level in theirs.items() if name in wanted}
 
 

@@ -32,7 +32,8 @@ from tests.simulation.client import api_key
 async def test_processor_reports_clients_that_ask_for_unserved_protocols(
     make_env: MakeEnvironment, autojump_clock: MockClock, request_: Any, version: int, protocol: str
 ) -> None:
-    async with running_processor(make_env) as at:
+    protocols = "group.coordinator.rebalance.protocols=classic"
+    async with running_processor(make_env, protocols) as at:
         client = await at.connect()
         await client.ask(HELLO, 4)
         await client.ask(request_, version)

@@ -21,6 +21,7 @@ from minibroker.broker.apis.authorization.checks import (
     check_requirements,
 )
 from minibroker.broker.apis.base import CloseConnection, Context, Denied, Requires
+from minibroker.broker.apis.consumer_groups import serves_consumer_groups
 from minibroker.broker.apis.delegation_tokens import (
     creation_refusal,
     requested_owner,
@@ -44,7 +45,9 @@ from minibroker.broker.settings import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_E
 from minibroker_protocol.error_elements import error_element, error_response
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.messages import consumer_group_describe as described
 from minibroker_protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from minibroker_protocol.messages.create_partitions import CreatePartitionsTopicResult
 from minibroker_protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from minibroker_protocol.messages.delete_topics import DeletableTopicResult
@@ -460,6 +463,52 @@ def describe_groups(ctx: Context, request: Any) -> Finish:
     return finish
 
 
+def consumer_group_heartbeat(ctx: Context, request: Any) -> Denied | None:
+    """Require READ on the group and DESCRIBE on each topic, if consumer groups are served."""
+    if not serves_consumer_groups(ctx):
+        return None
+    names = request.subscribed_topic_names or ()
+    if not ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
+        return Denied(ConsumerGroupHeartbeatResponse(error_code=_GROUP_DENIED))
+    if allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, names, str)[1]:
+        return Denied(ConsumerGroupHeartbeatResponse(error_code=_TOPIC_DENIED))
+    return None
+
+
+def consumer_group_describe(ctx: Context, request: Any) -> Finish | None:
+    """Require DESCRIBE on each group, and on each topic of its members."""
+    if not serves_consumer_groups(ctx):
+        return None
+    permitted, rejected = allowed(ctx, Operation.DESCRIBE, Resource.GROUP, request.group_ids, str)
+    request.group_ids = permitted
+
+    def finish(response: Any) -> Any:
+        for group in response.groups:
+            if group.authorized_operations != OPERATIONS_NOT_ASKED:
+                group.authorized_operations = authorized(ctx, Resource.GROUP, group.group_id)
+            names = sorted({name for member in group.members for name in _topics_of(member)})
+            if allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, names, str)[1]:
+                group.error_code = _TOPIC_DENIED
+                group.error_message = (
+                    "The group has described topic(s) that the client is not authorized to "
+                    "describe."
+                )
+                group.members = []
+        response.groups += [
+            described.DescribedGroup(group_id=group_id, error_code=_GROUP_DENIED)
+            for group_id in rejected
+        ]
+        return response
+
+    return finish
+
+
+def _topics_of(member: described.Member) -> Iterable[str]:
+    yield from member.subscribed_topic_names
+    for assignment in (member.assignment, member.target_assignment):
+        yield from (each.topic_name for each in assignment.topic_partitions)
+
+
 def list_groups(ctx: Context, _request: Any) -> Finish | None:
     """Show all groups with DESCRIBE on the cluster, otherwise those with DESCRIBE on the group."""
     if ctx.allows(Operation.DESCRIBE, Resource.CLUSTER, quietly=True):
@@ -655,6 +704,8 @@ SPECIAL_CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.DESCRIBE_GROUPS: describe_groups,
     ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.DELETE_TOPICS: delete_topics,
     ApiKey.INIT_PRODUCER_ID: init_producer_id,

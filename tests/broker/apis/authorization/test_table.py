@@ -40,6 +40,8 @@ from minibroker_protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
+from minibroker_protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker_protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from minibroker_protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -277,6 +279,24 @@ ROWS: dict[ApiKey, Row] = {
     ApiKey.DESCRIBE_GROUPS: Row(
         always(DescribeGroupsRequest(groups=[GROUP])), NO_GROUP, group(Operation.DESCRIBE)
     ),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Row(
+        always(
+            ConsumerGroupHeartbeatRequest(
+                group_id=GROUP,
+                member_id="m",
+                rebalance_timeout_ms=1000,
+                subscribed_topic_names=[TOPIC],
+                topic_partitions=[],
+            )
+        ),
+        NO_GROUP,
+        (*group(Operation.READ), *topic(Operation.DESCRIBE)),
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Row(
+        always(ConsumerGroupDescribeRequest(group_ids=[GROUP])),
+        NO_GROUP,
+        group(Operation.DESCRIBE),
+    ),
     ApiKey.CREATE_TOPICS: Row(
         always(
             CreateTopicsRequest(
@@ -484,7 +504,6 @@ def test_every_api_has_an_authorization_check() -> None:
         ApiKey.EXPIRE_DELEGATION_TOKEN,
         ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
         ApiKey.PUSH_TELEMETRY,
-        ApiKey.CONSUMER_GROUP_HEARTBEAT,  # refused to every client
     }
 
 

@@ -1,0 +1,105 @@
+"""Kafka's assignors and ours compute the same targets for generated groups.
+
+Kafka's classes are called by `Assignors.java`, one group a line. The groups have members with equal
+or different subscriptions, static members, and previous targets that fit them more or less.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from minibroker.broker.groups.assignors import ASSIGNORS, MemberSubscription, assign
+from minibroker_protocol.types import uuid_text
+from system_tests.harness.jars import java_driver
+
+pytestmark = [pytest.mark.minibroker, pytest.mark.java]
+
+GROUPS: Final = 1_000
+PATIENCE_S: Final = 120
+
+
+class GeneratedGroup(NamedTuple):
+    """What an assignor is given."""
+
+    assignor: str
+    members: dict[str, MemberSubscription]
+    partitions: dict[bytes, int]
+    is_homogeneous: bool
+
+
+def generate(random: Random, assignor: str) -> GeneratedGroup:
+    topics = [random.randbytes(16) for _ in range(random.choice((1, 2, 3, 5, 14, 30)))]
+    partitions = {topic: random.choice((1, 2, 3, 6, 17, 40, 100)) for topic in topics}
+    is_homogeneous = random.random() < 0.5
+    everyone = frozenset(random.sample(topics, random.randint(1, len(topics))))
+    free = {(topic, at) for topic in topics for at in range(partitions[topic])}
+    members = {}
+    for number in range(random.choice((1, 2, 3, 5, 10, 20, 50))):
+        some = frozenset(random.sample(topics, random.randint(0, len(topics))))
+        assigned: dict[bytes, tuple[int, ...]] = {}
+        for topic in random.sample(topics, random.choice((0, random.randint(0, len(topics))))):
+            count = partitions[topic]
+            wanted = random.sample(range(count), random.randint(0, count))
+            given = tuple(at for at in wanted if (topic, at) in free)
+            free -= {(topic, at) for at in given}
+            if given:
+                assigned[topic] = given
+        members[f"{random.getrandbits(64):x}"] = MemberSubscription(
+            everyone if is_homogeneous else some,
+            assigned,
+            f"i{number}" if random.random() < 0.3 else None,
+        )
+    return GeneratedGroup(assignor, members, partitions, is_homogeneous)
+
+
+def as_json(group: GeneratedGroup) -> str:
+    return json.dumps(
+        {
+            "assignor": group.assignor,
+            "homogeneous": group.is_homogeneous,
+            "partitions": {uuid_text(topic): count for topic, count in group.partitions.items()},
+            "members": [
+                {
+                    "id": member_id,
+                    "instance_id": member.instance_id,
+                    "topics": [uuid_text(topic) for topic in member.topics],
+                    "assigned": [
+                        [uuid_text(topic), list(parts)] for topic, parts in member.assigned.items()
+                    ],
+                }
+                for member_id, member in group.members.items()
+            ],
+        }
+    )
+
+
+def ours(group: GeneratedGroup) -> dict[str, Any]:
+    target = assign(
+        group.assignor, group.members, group.partitions, is_homogeneous=group.is_homogeneous
+    )
+    return {
+        member_id: {uuid_text(topic): list(parts) for topic, parts in topics.items()}
+        for member_id, topics in target.items()
+    }
+
+
+def test_assignors_compute_what_kafka_s_do() -> None:
+    random = Random(848)
+    groups = [generate(random, ASSIGNORS[number % 2]) for number in range(GROUPS)]
+    answered = subprocess.run(
+        ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", java_driver(), "Assignors"],
+        input="\n".join(map(as_json, groups)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    theirs = [json.loads(line) for line in answered.stdout.splitlines()]
+    assert len(theirs) == GROUPS
+    for number, (group, target) in enumerate(zip(groups, theirs, strict=True)):
+        assert ours(group) == target, number
