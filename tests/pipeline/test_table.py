@@ -220,7 +220,7 @@ def test_usage_is_independent_of_input_order_and_cuts(spark: SparkSession, tmp_p
     made = [*events(400, 1), *events(400, 2, start=400)]
     assert take(spark, tmp_path / "one", made, 1) == Counts(800, 800, 0)
     shuffled = random.Random(3).sample(made, len(made))
-    assert take(spark, tmp_path / "many", shuffled + shuffled[:99], 64) == Counts(899, 800, 0)
+    assert take(spark, tmp_path / "many", shuffled + shuffled[:99], 16) == Counts(899, 800, 0)
     assert rows(spark, tmp_path / "one") == rows(spark, tmp_path / "many")
 
 
