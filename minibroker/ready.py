@@ -30,6 +30,8 @@ class Ready(NamedTuple):
     """Whether ``data_dir`` is removed at the end."""
     pid: int
     """The supervisor's process, which stops the broker on SIGTERM."""
+    client_properties: str = ""
+    """The properties file of clients, if the broker was secured by an option."""
 
 
 class ProxyReady(NamedTuple):
@@ -43,14 +45,15 @@ class ProxyReady(NamedTuple):
 
 def as_json(ready: Ready | ProxyReady) -> str:
     """One line of JSON, without its line break."""
-    return json.dumps(
-        {
-            "event": EVENT,
-            "bootstrap_servers": ready.bootstrap_servers,
-            "control_url": ready.control_url,
-            "pid": ready.pid,
-        }
-    )
+    told: dict[str, object] = {
+        "event": EVENT,
+        "bootstrap_servers": ready.bootstrap_servers,
+        "control_url": ready.control_url,
+        "pid": ready.pid,
+    }
+    if isinstance(ready, Ready) and ready.client_properties:
+        told["client_properties"] = ready.client_properties
+    return json.dumps(told)
 
 
 def error_as_json(message: str, exit_status: int) -> str:
@@ -77,12 +80,19 @@ def as_text(ready: Ready, command: str = "minibroker") -> str:
     address = ready.bootstrap_servers.split(",")[0]
     server = "" if address == DEFAULT_BOOTSTRAP else f" -b {address}"
     kept = "removed at the end" if ready.temporary else "kept"
+    secured = []
+    if ready.client_properties:
+        folder = os.path.dirname(ready.client_properties)
+        others = f"{command} client-config --for LIBRARY --security-dir {folder}{server}"
+        secured = [f"  client config   {ready.client_properties}", f"                  {others}"]
+        server = f" -b {address} --command-config {ready.client_properties}"
     return "\n".join(
         (
             f"minibroker {__version__} is ready, process {ready.pid}; Ctrl-C stops it",
             f"  Kafka clients   {ready.bootstrap_servers}",
             f"  control         {ready.control_url} (/console, /metrics, /openapi.json)",
             f"  data            {ready.data_dir} ({kept})",
+            *secured,
             "Try it in another terminal:",
             f"  echo hello | {command} produce cats{server}",
             f"  {command} consume cats --from-beginning{server}",

@@ -42,6 +42,15 @@ def test_commands_name_the_broker_where_it_is_not_at_the_default_port() -> None:
     assert text.endswith("consume cats --from-beginning -b 127.0.0.1:40000")
 
 
+def test_secured_broker_says_what_its_clients_need() -> None:
+    secured = READY._replace(client_properties="/home/x/security/client.properties")
+    assert json.loads(as_json(secured))["client_properties"] == secured.client_properties
+    text = as_text(secured)
+    assert "client-config --for LIBRARY --security-dir /home/x/security\n" in text
+    needed = "-b 127.0.0.1:9092 --command-config /home/x/security/client.properties"
+    assert text.endswith(f"consume cats --from-beginning {needed}")
+
+
 def test_kept_data_is_reported() -> None:
     assert "/data (kept)" in as_text(READY._replace(data_dir="/data", temporary=False))
 

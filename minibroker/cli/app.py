@@ -28,6 +28,11 @@ LATE = {
     "start": LazyCommand(
         "minibroker.cli.start", "start", "Start a broker and run it until it is stopped."
     ),
+    "client-config": LazyCommand(
+        "minibroker.cli.client_config",
+        "client_config_command",
+        "Print the configuration of a client for a broker started with --tls or --sasl.",
+    ),
     "proxy": LazyCommand(
         "minibroker.cli.proxy",
         "proxy",

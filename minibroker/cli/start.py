@@ -13,27 +13,34 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
+from minibroker.cli.client_config import security_dir_option
 from minibroker.cli.commands import Command, examples
 from minibroker.cli.output import BadConfig, CliError, InvalidUsage, emit
 from minibroker.ready import error_as_json
 
 if TYPE_CHECKING:
     from minibroker.broker.settings import Settings
+    from minibroker.secured import Secured
 
 EXAMPLES = examples(
     "minibroker start",
     "minibroker start --listener PLAINTEXT://127.0.0.1:0 --json",
     "minibroker start --data-dir ./data --config server.properties",
     "minibroker start --set num.partitions=3 --set log.retention.ms=60000",
+    "minibroker start --tls --sasl scram-sha-512",
     "minibroker start --listener SSL://127.0.0.1:9093 --config tls.properties",
     after="""Without --data-dir the data is in memory-backed storage where the system has it,
 and is removed at the end. Stop it with Ctrl-C.""",
 )
 
 JSON = "--json"
+
+EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - to be left out
+"""Hosts of listeners that are no names of the broker."""
 
 
 class StartCommand(Command):
@@ -108,6 +115,18 @@ def _errors_printed(as_json: bool) -> Iterator[None]:
     help="Address of the HTTP control API. [default: a free port of 127.0.0.1]",
 )
 @click.option(
+    "--tls",
+    is_flag=True,
+    help="Use TLS for clients, with a certificate that is created for localhost.",
+)
+@click.option("--mutual-tls", is_flag=True, help="As --tls, and clients need a certificate.")
+@click.option(
+    "--sasl",
+    metavar="MECHANISM",
+    help="Authenticate clients: plain, scram-sha-256 or scram-sha-512; a user is created.",
+)
+@security_dir_option
+@click.option(
     JSON,
     is_flag=True,
     help="Print one line of JSON when ready, or why the broker cannot start, and nothing else.",
@@ -130,6 +149,10 @@ def start(
     pairs: Sequence[str],
     profile: str,
     control: str | None,
+    tls: bool,
+    mutual_tls: bool,
+    sasl: str | None,
+    security_dir: Path,
     json: bool,
     exit_with_parent: bool,
     recover_topics_from_logs: bool,
@@ -137,6 +160,11 @@ def start(
     """Start a broker and run it until it is stopped."""
     parent_pid = os.getppid() if exit_with_parent else None
     hide_secrets(pairs)
+    made = None
+    if tls or mutual_tls or sasl is not None:
+        made = secure(security_dir, "mutual" if mutual_tls else tls, sasl, listeners)
+        listeners = listeners or [f"{made.protocol}://127.0.0.1:9092"]
+        pairs = [*(f"{name}={value}" for name, value in made.settings().items()), *pairs]
     settings = read_settings(
         listeners=listeners,
         data_dir=data_dir,
@@ -164,9 +192,34 @@ def start(
         json_ready=json,
         rebuild_topics=recover_topics_from_logs,
         parent_pid=parent_pid,
+        client_properties="" if made is None else made.properties,
         on_failed_start=print_failure,
     )
     raise click.exceptions.Exit(status)
+
+
+def secure(folder: Path, tls: object, sasl: str | None, listeners: Sequence[str]) -> Secured:
+    """Create certificates and a user, or use those of an earlier start.
+
+    Raises `InvalidUsage`, also if a listener has another security protocol.
+    """
+    from minibroker.secured import InvalidSecurity, secured, write_files
+
+    try:
+        made = secured(folder, tls=tls, sasl=sasl)
+        for listener in listeners:
+            if not listener.upper().startswith(f"{made.protocol}://"):
+                raise InvalidSecurity(
+                    f"--listener {listener}: with these options it must be {made.protocol}://…"
+                )
+        hosts = (urlsplit(listener).hostname or "" for listener in listeners)
+        write_files(made, [host for host in hosts if host not in EVERYWHERE])
+    except InvalidSecurity as error:
+        raise InvalidUsage(str(error)) from None
+    except OSError as error:
+        text = f"--security-dir {folder}: {error.strerror}; choose another folder"
+        raise InvalidUsage(text) from None
+    return made
 
 
 def hide_secrets(pairs: Sequence[str]) -> None:

@@ -172,6 +172,7 @@ def start(
     json_ready: bool,
     rebuild_topics: bool = False,
     parent_pid: int | None = None,
+    client_properties: str = "",
     on_failed_start: Callable[[str], None] = _ignore,
 ) -> int:
     """Run a broker until it is stopped; returns its exit status (``supervisor.Exit``).
@@ -179,6 +180,7 @@ def start(
     Prints to standard output when it is ready, and to standard error why it cannot start; calls
     ``on_failed_start`` with the same. ``rebuild_topics`` rebuilds the topics of a lost config store
     from their logs. With ``parent_pid`` the broker also stops when that parent has ended.
+    ``client_properties`` is a file that clients need, which is printed.
     """
     try:
         raise_descriptor_limit()
@@ -194,6 +196,7 @@ def start(
                     shared,
                     json_ready=json_ready,
                     parent_pid=parent_pid,
+                    client_properties=client_properties,
                     on_failed_start=on_failed_start,
                 )
             finally:
@@ -271,6 +274,7 @@ def _supervise(
     *,
     json_ready: bool,
     parent_pid: int | None,
+    client_properties: str,
     on_failed_start: Callable[[str], None],
 ) -> int:
     settings = shared.settings
@@ -286,6 +290,7 @@ def _supervise(
             data_dir=str(directories.data_dir),
             temporary=directories.temporary,
             pid=os.getpid(),
+            client_properties=client_properties,
         )
         program = command_name(sys.argv[0], shutil.which("minibroker"))
         print(as_json(ready) if json_ready else as_text(ready, program), flush=True)  # noqa: T201

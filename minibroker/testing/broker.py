@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import functools
 import secrets
+import shutil
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 from minibroker.testing.lease import Ended, ForkServerAddress, Lease, fork_server_of_process
 
 if TYPE_CHECKING:
     from minibroker.client.control import Control
+    from minibroker.secured import Secured
     from minibroker.testing.faults import FaultHandle, Faults
     from minibroker.testing.journal import RecordedJournal
 
@@ -129,9 +133,10 @@ class MiniBroker(Controlled):
 
     ``settings`` are the broker's own, e.g. ``{"num.partitions": 3}``; see ``minibroker settings
     list``. ``persona``, e.g. ``"kafka-2.8"``, sets the setting of this name: clients meet a broker
-    of that version. By default, ports are free ones and data is in memory. The broker
-    ends with the context, and with this process at the latest. ``async with`` gives an
-    `AsyncMiniBroker`, whose methods are awaited.
+    of that version. ``tls=True`` or "mutual", and ``sasl="scram-sha-512"``, "scram-sha-256" or
+    "plain", secure the address of clients: `client_config` has what they need. By default, ports
+    are free ones and data is in memory. The broker ends with the context, and with this process at
+    the latest. ``async with`` gives an `AsyncMiniBroker`, whose methods are awaited.
     """
 
     _what = "broker"
@@ -141,6 +146,8 @@ class MiniBroker(Controlled):
         *,
         settings: Mapping[str, object] | None = None,
         persona: str | None = None,
+        tls: bool | Literal["mutual"] = False,
+        sasl: str | None = None,
         fork_server: ForkServerAddress | None = None,
         share: str | None = None,
         guarded: bool = False,
@@ -149,6 +156,9 @@ class MiniBroker(Controlled):
         self._settings = {name: _text(value) for name, value in (settings or {}).items()}
         if persona is not None:
             self._settings["persona"] = persona
+        self._tls = tls
+        self._sasl = sasl
+        self._secured: Secured | None = None
         self._fork_server = fork_server
         self._share = share
         self._lease: Lease | None = None
@@ -167,7 +177,10 @@ class MiniBroker(Controlled):
         """Start without waiting for readiness; `start` waits."""
         if self._lease is None:
             fork_server = self._fork_server or fork_server_of_process()
-            self._lease = Lease(fork_server, self._settings, self._share)
+            settings = self._settings
+            if (self._tls or self._sasl is not None) and self._secured is None:
+                settings = {**self._secure(), **settings}
+            self._lease = Lease(fork_server, settings, self._share)
 
     def start(self) -> Self:
         """Start, and wait until clients can connect.
@@ -182,8 +195,34 @@ class MiniBroker(Controlled):
             except BaseException:
                 self._lease.close()
                 self._lease = None
+                self._forget_secrets()
                 raise
         return self
+
+    def _secure(self) -> dict[str, str]:
+        """Make certificates and a user; return the settings for them."""
+        from minibroker.secured import secured, write_files
+
+        made = secured(Path("."), tls=self._tls, sasl=self._sasl)
+        made = made._replace(folder=Path(tempfile.mkdtemp(prefix="minibroker-secrets-")))
+        write_files(made)
+        self._secured = made
+        return {"listeners": f"{made.protocol}://127.0.0.1:0", **made.settings()}
+
+    def _forget_secrets(self) -> None:
+        if self._secured is not None:
+            shutil.rmtree(self._secured.folder, ignore_errors=True)
+            self._secured = None
+
+    def client_config(self, library: str = "confluent-kafka") -> dict[str, Any]:
+        """The configuration of a client for this broker, with certificates and passwords.
+
+        ``library`` is "confluent-kafka", "kafka-python", "aiokafka", "java" or "kafkajs".
+        """
+        from minibroker.secured import client_config, secured
+
+        made = self._secured or secured(Path("."))
+        return client_config(made, library, self.bootstrap_servers)
 
     def stop(self) -> None:
         """Stop, and wait until nothing of the broker is left; a second call does nothing."""
@@ -191,6 +230,7 @@ class MiniBroker(Controlled):
         if self._lease is not None:
             self._lease.stop()
             self._lease = None
+        self._forget_secrets()
 
     # ----------------------------------------------------------------------------- addresses
 
@@ -342,6 +382,10 @@ class AsyncMiniBroker:
     def pid(self) -> int:
         """Process id of the supervisor."""
         return self._broker.pid
+
+    def client_config(self, library: str = "confluent-kafka") -> dict[str, Any]:
+        """The configuration of a client for this broker, with certificates and passwords."""
+        return self._broker.client_config(library)
 
     @property
     def faults(self) -> AsyncFaults:

@@ -45,7 +45,11 @@ from minibroker.broker.metadata.configs import (
     plan_alterations,
     stored_names,
 )
-from minibroker.broker.metadata.credentials import CredentialChange, plan_credentials
+from minibroker.broker.metadata.credentials import (
+    CredentialChange,
+    plan_credentials,
+    wanted_users,
+)
 from minibroker.broker.metadata.features import FeatureUpdate, feature_steps, plan_feature_updates
 from minibroker.broker.metadata.image import (
     AclsChanged,
@@ -198,6 +202,10 @@ class ClusterController:
         bootstrap.check_data_directory(image, settings, found_logs)
         protocols = {name: settings.security_protocol(name) for name in endpoints}
         await bootstrap.register(store, broker, protocols, wall_ms)
+        for user in plan_credentials(image, [*wanted_users(settings, image)]).values():
+            if isinstance(user, ConfigChanged):
+                await store.multi(await steps_of(store, image, [user]))
+                image = apply(image, user)
         controller = cls(store, settings, image, random, free_bytes)
         # They are part of the image from the start, so that the first use of a group does not
         # change the image; their logs are created at the first write.

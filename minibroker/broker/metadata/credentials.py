@@ -8,6 +8,7 @@ mechanisms of a user, as in ZooKeeper mode.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -18,13 +19,24 @@ from minibroker.broker.security.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     MECHANISM_NUMBERS,
+    SALT_BYTES,
     Credential,
     CredentialShape,
     credential,
     credential_text,
     parse_credential,
+    salted,
+)
+from minibroker.broker.settings import (
+    LISTENERS,
+    SASL_ENABLED_MECHANISMS,
+    SASL_JAAS_CONFIG,
+    Settings,
 )
 from minibroker_protocol.errors import ErrorCode
+
+SCRAM_MODULE: Final = "ScramLoginModule"
+"""Kafka's login module of SCRAM, without its package."""
 
 SHAPES_MAX: Final = 16
 """Shapes of credentials that may be shown for unknown users."""
@@ -67,6 +79,26 @@ def _plan(
             return ChangeRejected(ErrorCode.RESOURCE_NOT_FOUND, text)
         config = _changed(change, config)
     return ConfigChanged(USER, key, config)
+
+
+def wanted_users(settings: Settings, image: Image) -> Iterator[CredentialChange]:
+    """Yield the credentials of SCRAM users in login modules of listeners that do not exist yet.
+
+    As with PLAIN, ``user_alice="secret"`` in ``listener.name.NAME.scram-sha-512.sasl.jaas.config``.
+    """
+    for listener in settings[LISTENERS]:
+        for number, mechanism in MECHANISM_NUMBERS.items():
+            if mechanism not in settings.at_listener(listener.name, SASL_ENABLED_MECHANISMS):
+                continue
+            entry = settings.at_listener(listener.name, SASL_JAAS_CONFIG, mechanism)
+            if entry is None or entry.module_name != SCRAM_MODULE:
+                continue
+            for user, password in entry.users.items():
+                if number not in iterations(image, user):
+                    salt = os.urandom(SALT_BYTES)
+                    hashed = salted(mechanism, password, salt, ITERATIONS_MIN)
+                    kept = credential(mechanism, hashed, salt, ITERATIONS_MIN)
+                    yield CredentialChange(user, number, kept)
 
 
 def _twice(changes: Sequence[CredentialChange]) -> ChangeRejected | None:

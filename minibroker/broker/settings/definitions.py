@@ -575,7 +575,8 @@ SASL_ENABLED_MECHANISMS = Setting("sasl.enabled.mechanisms", MECHANISM_LIST, (),
     doc=f"The SASL mechanisms that clients may use: {', '.join(MECHANISMS)}.")
 SASL_JAAS_CONFIG = Setting("sasl.jaas.config", optional(JAAS), None, per_listener=True,
     per_mechanism=True, default_text="none",
-    doc='The options of a login module: for PLAIN the users, as `user_alice="secret"`; for '
+    doc='The options of a login module: for PLAIN the users, as `user_alice="secret"`; for SCRAM '
+    'users that are created at the start if they do not exist; for '
     'OAUTHBEARER without keys `unsecuredValidatorPrincipalClaimName`, '
     '`unsecuredValidatorScopeClaimName`, `unsecuredValidatorRequiredScope`, '
     '`unsecuredValidatorAllowableClockSkewMs`.')

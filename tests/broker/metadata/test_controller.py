@@ -34,6 +34,7 @@ from minibroker.broker.metadata.features import (
 from minibroker.broker.metadata.image import (
     BROKER,
     TOPIC,
+    USER,
     ChangeRejected,
     Image,
     Update,
@@ -301,6 +302,28 @@ async def test_impossible_election_is_rejected(
     rejection, updates = await controller.elect_leaders(topic, partition, epochs)
     assert isinstance(rejection, ChangeRejected)
     assert (rejection.code, updates) == (code, [])
+
+
+SCRAM = "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config"
+SCRAM_USERS = (
+    "listeners=SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512",
+    f'{SCRAM}=org.apache.kafka.common.security.scram.ScramLoginModule required user_alice="x";',
+)
+
+
+async def test_scram_users_of_the_settings_exist_from_the_start(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store")
+    controller = await started(store, *SCRAM_USERS)
+    assert controller.image.number == 0
+    (name,) = (name for kind, name in controller.image.configs if kind == USER)
+    config = controller.image.configs[USER, name]
+    assert (name, [*config]) == ("alice", ["SCRAM-SHA-512"])
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    again = await started(store, *SCRAM_USERS)
+    assert again.image.configs[USER, "alice"] == config  # A changed password stays, too.
+    await store.close()
 
 
 async def test_producer_ids_are_unique_across_restarts(tmp_path: Path) -> None:
