@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "minibroker start",
     "minibroker start --listener PLAINTEXT://127.0.0.1:0 --json",
+    "minibroker start --seed orders.toml",
     "minibroker start --data-dir ./data --config server.properties",
     "minibroker start --set num.partitions=3 --set log.retention.ms=60000",
     "minibroker start --listener SSL://127.0.0.1:9093 --config tls.properties",
@@ -119,6 +120,13 @@ def _errors_printed(as_json: bool) -> Iterator[None]:
     "if it is a pipe.",
 )
 @click.option(
+    "--seed",
+    type=click.Path(path_type=Path),
+    envvar="MINIBROKER_SEED",
+    metavar="PATH",
+    help="A TOML file or a folder with topics, records, settings, users and quotas to create.",
+)
+@click.option(
     "--recover-topics-from-logs",
     is_flag=True,
     help="Recover topics that the config store has lost from the partitions in --data-dir.",
@@ -132,11 +140,13 @@ def start(
     control: str | None,
     json: bool,
     exit_with_parent: bool,
+    seed: Path | None,
     recover_topics_from_logs: bool,
 ) -> None:
     """Start a broker and run it until it is stopped."""
     parent_pid = os.getppid() if exit_with_parent else None
     hide_secrets(pairs)
+    seeded = None if seed is None else _read_seed(seed)
     settings = read_settings(
         listeners=listeners,
         data_dir=data_dir,
@@ -144,6 +154,7 @@ def start(
         pairs=pairs,
         profile=profile,
         control=control,
+        seeded={} if seeded is None else seeded.pop("settings"),
     )
     if recover_topics_from_logs and settings.data_dir is None:
         raise InvalidUsage("--recover-topics-from-logs: requires --data-dir")
@@ -163,10 +174,20 @@ def start(
         settings,
         json_ready=json,
         rebuild_topics=recover_topics_from_logs,
+        seed=seeded,
         parent_pid=parent_pid,
         on_failed_start=print_failure,
     )
     raise click.exceptions.Exit(status)
+
+
+def _read_seed(path: Path) -> dict[str, Any]:
+    from minibroker.seed_file import SeedError, read_seed
+
+    try:
+        return read_seed(path)
+    except SeedError as error:
+        raise InvalidUsage(f"--seed: {error}") from None
 
 
 def hide_secrets(pairs: Sequence[str]) -> None:
@@ -193,6 +214,7 @@ def read_settings(
     pairs: Sequence[str],
     profile: str,
     control: str | None,
+    seeded: Mapping[str, str] = {},
 ) -> Settings:
     """Read settings from all sources. Raises `BadConfig`, which lists all problems."""
     from minibroker.broker.settings import (
@@ -206,7 +228,7 @@ def read_settings(
 
     if config is not None and not config.exists():
         raise InvalidUsage(f"--config {config}: there is no such file")
-    entries: list[SettingEntry] = []
+    entries = [SettingEntry(name, value, "--seed") for name, value in seeded.items()]
     try:
         if config is not None:
             entries += read_properties(config)
