@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.cli.app import app
+from minibroker.testing import MiniBroker
 from minibroker.testing.lease import ForkServerAddress
 from tests.testing.conftest import PLUGINS_OFF
 
@@ -127,6 +129,18 @@ def test_asyncio_example_of_the_guide_to_testing_runs(run_example: Example) -> N
     pages = blocks("docs/guides/testing-with-pytest.md", "python")
     (page,) = (page for page in pages if "asyncio.run" in page)
     assert run_example(page).ret == 0
+
+
+def test_tests_in_the_guide_to_messages_pass(pytester: pytest.Pytester) -> None:
+    page = "docs/guides/messages-in-tests.md"
+    pytester.makepyfile("\n".join(blocks(page, "python")))
+    pytester.runpytest_subprocess(*PLUGINS_OFF).assert_outcomes(passed=9)
+
+
+def test_seed_in_the_guide_to_messages_is_created() -> None:
+    (seed,) = blocks("docs/guides/messages-in-tests.md", "toml")
+    with MiniBroker(seed=tomllib.loads(seed)) as broker:
+        assert len(broker.messages("orders")) == 3
 
 
 def test_rate_in_the_walkthrough_is_exact(run_example: Example) -> None:

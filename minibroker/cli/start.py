@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "minibroker start",
     "minibroker start --listener PLAINTEXT://127.0.0.1:0 --json",
+    "minibroker start --seed orders.toml",
     "minibroker start --data-dir ./data --config server.properties",
     "minibroker start --set num.partitions=3 --set log.retention.ms=60000",
     "minibroker start --tls --sasl scram-sha-512",
@@ -138,6 +139,13 @@ def _errors_printed(as_json: bool) -> Iterator[None]:
     "if it is a pipe.",
 )
 @click.option(
+    "--seed",
+    type=click.Path(path_type=Path),
+    envvar="MINIBROKER_SEED",
+    metavar="PATH",
+    help="A TOML file or a folder with topics, records, settings, users and quotas to create.",
+)
+@click.option(
     "--recover-topics-from-logs",
     is_flag=True,
     help="Recover topics that the config store has lost from the partitions in --data-dir.",
@@ -155,6 +163,7 @@ def start(
     security_dir: Path,
     json: bool,
     exit_with_parent: bool,
+    seed: Path | None,
     recover_topics_from_logs: bool,
 ) -> None:
     """Start a broker and run it until it is stopped."""
@@ -165,6 +174,7 @@ def start(
         made = secure(security_dir, "mutual" if mutual_tls else tls, sasl, listeners)
         listeners = listeners or [f"{made.protocol}://127.0.0.1:9092"]
         pairs = [*(f"{name}={value}" for name, value in made.settings().items()), *pairs]
+    seeded = None if seed is None else _read_seed(seed)
     settings = read_settings(
         listeners=listeners,
         data_dir=data_dir,
@@ -172,6 +182,7 @@ def start(
         pairs=pairs,
         profile=profile,
         control=control,
+        seeded={} if seeded is None else seeded.pop("settings"),
     )
     if recover_topics_from_logs and settings.data_dir is None:
         raise InvalidUsage("--recover-topics-from-logs: requires --data-dir")
@@ -191,6 +202,7 @@ def start(
         settings,
         json_ready=json,
         rebuild_topics=recover_topics_from_logs,
+        seed=seeded,
         parent_pid=parent_pid,
         client_properties="" if made is None else made.properties,
         on_failed_start=print_failure,
@@ -222,6 +234,15 @@ def secure(folder: Path, tls: object, sasl: str | None, listeners: Sequence[str]
     return made
 
 
+def _read_seed(path: Path) -> dict[str, Any]:
+    from minibroker.seed_file import SeedError, read_seed
+
+    try:
+        return read_seed(path)
+    except SeedError as error:
+        raise InvalidUsage(f"--seed: {error}") from None
+
+
 def hide_secrets(pairs: Sequence[str]) -> None:
     """Mask the values of sensitive settings in the process list."""
     from minibroker.broker.settings.setting import broker_setting
@@ -246,6 +267,7 @@ def read_settings(
     pairs: Sequence[str],
     profile: str,
     control: str | None,
+    seeded: Mapping[str, str] = {},
 ) -> Settings:
     """Read settings from all sources. Raises `BadConfig`, which lists all problems."""
     from minibroker.broker.settings import (
@@ -259,7 +281,7 @@ def read_settings(
 
     if config is not None and not config.exists():
         raise InvalidUsage(f"--config {config}: there is no such file")
-    entries: list[SettingEntry] = []
+    entries = [SettingEntry(name, value, "--seed") for name, value in seeded.items()]
     try:
         if config is not None:
             entries += read_properties(config)

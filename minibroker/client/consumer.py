@@ -26,6 +26,7 @@ from minibroker_protocol.messages.consumer_protocol import (
     TopicPartition,
 )
 from minibroker_protocol.messages.fetch import (
+    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -126,6 +127,8 @@ def committed_offsets(
     }
 
 
+READ_COMMITTED: Final = 1
+NO_OFFSET_MAX: Final = 2**63 - 1
 FETCH_BYTES_MAX: Final = 50 * 1024 * 1024
 PARTITION_BYTES_MAX: Final = 1024 * 1024
 LEADER_CHANGED: Final = frozenset(
@@ -148,12 +151,23 @@ class ConsumerRecord(NamedTuple):
 
 
 class Fetcher:
-    """Fetches partitions of one topic, starting at the given positions."""
+    """Fetches partitions of one topic, starting at the given positions.
 
-    def __init__(self, client: KafkaClient, topic: str, positions: Mapping[int, int]) -> None:
+    With ``committed``, it returns no records of aborted and of open transactions.
+    """
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        topic: str,
+        positions: Mapping[int, int],
+        *,
+        committed: bool = False,
+    ) -> None:
         self._client = client
         self._topic = topic
         self.positions = dict(positions)
+        self._committed = committed
         self._leaders: dict[int, int] = {}
 
     def poll(self, wait_ms: int) -> Iterator[ConsumerRecord]:
@@ -182,6 +196,7 @@ class Fetcher:
             min_bytes=1,
             max_bytes=FETCH_BYTES_MAX,
             session_epoch=-1,
+            isolation_level=READ_COMMITTED if self._committed else 0,
             topics=[FetchTopic(topic=self._topic, partitions=partitions)],
         )
         reply = self._client.send(request, FetchResponse, leader)
@@ -194,12 +209,29 @@ class Fetcher:
                 check(f"{self._topic}-{answer.partition_index}", answer.error_code)
                 records = answer.records
                 if isinstance(records, bytes | memoryview):
-                    yield from self._records(answer.partition_index, records)
+                    aborted = answer.aborted_transactions if self._committed else None
+                    yield from self._records(answer.partition_index, records, aborted or ())
 
-    def _records(self, partition: int, records: bytes | memoryview) -> Iterator[ConsumerRecord]:
+    def _records(
+        self,
+        partition: int,
+        records: bytes | memoryview,
+        aborted: Sequence[AbortedTransaction],
+    ) -> Iterator[ConsumerRecord]:
         view = memoryview(records)
+        first_offsets = {each.producer_id: each.first_offset for each in reversed(aborted)}
         for start, header in iter_batches(view):
-            if header.is_control:
+            first_offset = first_offsets.get(header.producer_id)
+            is_aborted = first_offset is not None and header.base_offset >= first_offset
+            if header.is_control and is_aborted:  # The next transaction may be committed.
+                later = (
+                    each.first_offset
+                    for each in aborted
+                    if each.producer_id == header.producer_id
+                    and each.first_offset > header.base_offset
+                )
+                first_offsets[header.producer_id] = min(later, default=NO_OFFSET_MAX)
+            if header.is_control or (header.is_transactional and is_aborted):
                 self.positions[partition] = header.next_offset
                 continue
             for record in iter_records(view[start : start + header.size]):

@@ -15,13 +15,13 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from select import PIPE_BUF
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
@@ -139,6 +139,7 @@ class Shared(NamedTuple):
     control: socket.socket
     secret: bytes
     rebuild_topics: bool
+    seed: Mapping[str, Any] | None
     refusals: RoleRefusals
 
 
@@ -171,6 +172,7 @@ def start(
     *,
     json_ready: bool,
     rebuild_topics: bool = False,
+    seed: Mapping[str, Any] | None = None,
     parent_pid: int | None = None,
     client_properties: str = "",
     on_failed_start: Callable[[str], None] = _ignore,
@@ -178,7 +180,8 @@ def start(
     """Run a broker until it is stopped; returns its exit status (``supervisor.Exit``).
 
     Prints to standard output when it is ready, and to standard error why it cannot start; calls
-    ``on_failed_start`` with the same. ``rebuild_topics`` rebuilds the topics of a lost config store
+    ``on_failed_start`` with the same. ``seed`` is created before that.
+    ``rebuild_topics`` rebuilds the topics of a lost config store
     from their logs. With ``parent_pid`` the broker also stops when that parent has ended.
     ``client_properties`` is a file that clients need, which is printed.
     """
@@ -190,7 +193,7 @@ def start(
         with open_directories(
             settings.data_dir, settings[NODE_ID], needs_store=needs_store
         ) as directories:
-            shared = _share(settings, directories, rebuild_topics)
+            shared = _share(settings, directories, rebuild_topics, seed)
             try:
                 return _supervise(
                     shared,
@@ -207,7 +210,12 @@ def start(
         return Exit.FAILED
 
 
-def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: bool) -> Shared:
+def _share(
+    settings: Settings,
+    directories: BrokerDirectories,
+    rebuild_topics: bool,
+    seed: Mapping[str, Any] | None,
+) -> Shared:
     processors, workers = settings[NUM_NETWORK_THREADS], settings[NUM_IO_THREADS]
     listeners = settings.client_listeners
     sockets = bind(listeners, settings)
@@ -259,6 +267,7 @@ def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: b
         control=control,
         secret=broker_secret(directories, SECRET_BYTES),
         rebuild_topics=rebuild_topics,
+        seed=seed,
         refusals=RoleRefusals(),
     )
 
@@ -385,6 +394,7 @@ def _environment(
         data_dir=shared.directories.data_dir,
         journal_counts=shared.journal_counts,
         rebuild_topics=shared.rebuild_topics,
+        seed=shared.seed,
         starts_processes=True,
         secret=shared.secret,
         ready=context.ready,

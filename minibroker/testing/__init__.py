@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from minibroker.testing.journal import DidNotHappen
     from minibroker.testing.lease import BrokerStartError
+    from minibroker.testing.messages import Message, TooManyMessages, WaitTimedOut
     from minibroker.testing.proxy import MiniProxy, ProxyNotStarted
     from minibroker.testing.verdicts import (
         ClientMisbehaved,
@@ -48,6 +49,9 @@ _HOMES = {
     "FaultNeverFired": "testing.faults",
     "DidNotHappen": "testing.journal",
     "BrokerStartError": "testing.lease",
+    "Message": "testing.messages",
+    "TooManyMessages": "testing.messages",
+    "WaitTimedOut": "testing.messages",
     "Consumers": "testing.histories",
     "HistorySettings": "testing.histories",
     "HistoryWriter": "testing.histories",
@@ -75,10 +79,13 @@ __all__ = [
     "HistoryWriter",
     "IsolationLevel",
     "JournalIncomplete",
+    "Message",
     "MiniBroker",
     "MiniProxy",
     "ProxyNotStarted",
     "SharedBrokerError",
+    "TooManyMessages",
+    "WaitTimedOut",
     "assert_well_behaved",
     "check",
     "run_workload",

@@ -10,6 +10,7 @@ are valid, and afterwards no process and no file of the broker is left. Kafka's 
 from __future__ import annotations
 
 import functools
+import json
 import secrets
 import shutil
 import tempfile
@@ -17,15 +18,32 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Self,
+    TypeVar,
+)
 
+from minibroker.seed_file import read_seed, text_of
 from minibroker.testing.lease import Ended, ForkServerAddress, Lease, fork_server_of_process
+from minibroker.testing.messages import ControlledMessages
 
 if TYPE_CHECKING:
     from minibroker.client.control import Control
     from minibroker.secured import Secured
+    from minibroker.seed_file import SeedSource
     from minibroker.testing.faults import FaultHandle, Faults
     from minibroker.testing.journal import RecordedJournal
+
+
+SEED_S: Final = 120.0
+"""How long the broker may take to create a seed."""
 
 
 class Controlled(ABC):
@@ -128,15 +146,16 @@ class BrokerNamespace(NamedTuple):
     bootstrap_servers: str
 
 
-class MiniBroker(Controlled):
+class MiniBroker(Controlled, ControlledMessages):
     """A broker for a test: ``with MiniBroker() as broker: connect_to(broker.bootstrap_servers)``.
 
     ``settings`` are the broker's own, e.g. ``{"num.partitions": 3}``; see ``minibroker settings
     list``. ``persona``, e.g. ``"kafka-2.8"``, sets the setting of this name: clients meet a broker
-    of that version. ``tls=True`` or "mutual", and ``sasl="scram-sha-512"``, "scram-sha-256" or
-    "plain", secure the address of clients: `client_config` has what they need. By default, ports
-    are free ones and data is in memory. The broker ends with the context, and with this process at
-    the latest. ``async with`` gives an `AsyncMiniBroker`, whose methods are awaited.
+    of that version. ``seed`` is what the broker begins with, as for `seed`. ``tls=True`` or
+    "mutual", and ``sasl="scram-sha-512"``, "scram-sha-256" or "plain", secure the address of
+    clients: `client_config` has what they need. By default, ports are free ones and data is in
+    memory. The broker ends with the context, and with this process at the latest. ``async with``
+    gives an `AsyncMiniBroker`, whose methods are awaited.
     """
 
     _what = "broker"
@@ -148,12 +167,16 @@ class MiniBroker(Controlled):
         persona: str | None = None,
         tls: bool | Literal["mutual"] = False,
         sasl: str | None = None,
+        seed: SeedSource | None = None,
         fork_server: ForkServerAddress | None = None,
         share: str | None = None,
         guarded: bool = False,
     ) -> None:
         super().__init__(guarded=guarded)
-        self._settings = {name: _text(value) for name, value in (settings or {}).items()}
+        self._settings = {name: text_of(value) for name, value in (settings or {}).items()}
+        self._seed = None if seed is None else read_seed(seed)
+        if self._seed is not None:
+            self._settings = self._seed.pop("settings") | self._settings
         if persona is not None:
             self._settings["persona"] = persona
         self._tls = tls
@@ -192,7 +215,10 @@ class MiniBroker(Controlled):
             assert self._lease is not None
             try:
                 self._ready = self._lease.wait_ready()
+                if self._seed is not None:
+                    self._create_seed(self._seed)
             except BaseException:
+                self._forget_ready()
                 self._lease.close()
                 self._lease = None
                 self._forget_secrets()
@@ -254,13 +280,25 @@ class MiniBroker(Controlled):
         self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None
     ) -> str:
         """Create a topic and return its name; when this returns, every connection knows it."""
-        texts = {key: _text(value) for key, value in (configs or {}).items()}
+        texts = {key: text_of(value) for key, value in (configs or {}).items()}
         self.control.post("v1", "topics", name=name, partitions=partitions, configs=texts or None)
         return name
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; when this returns, no connection knows it."""
         self.control.delete("v1", "topics", name)
+
+    def seed(self, source: SeedSource) -> dict[str, Any]:
+        """Create what a TOML file, a folder of them, or a mapping describes; return what it was.
+
+        Topics that exist already are left as they are, and get no records.
+        """
+        return self._create_seed(read_seed(source))
+
+    def _create_seed(self, seed: Mapping[str, Any]) -> dict[str, Any]:
+        answer = self.control.request("POST", "/v1/seed", seed, SEED_S)
+        created: dict[str, Any] = json.loads(answer)
+        return created
 
     def compact(self, topic: str) -> None:
         """Compact a topic as far as possible now; when this returns, it is done."""
@@ -341,6 +379,11 @@ class AsyncMiniBroker:
         self._broker = broker
         self.create_topic = _awaited(broker.create_topic)
         self.delete_topic = _awaited(broker.delete_topic)
+        self.produce = _awaited(broker.produce)
+        self.messages = _awaited(broker.messages)
+        self.wait_for = _awaited(broker.wait_for)
+        self.wait_for_group = _awaited(broker.wait_for_group)
+        self.seed = _awaited(broker.seed)
         self.compact = _awaited(broker.compact)
         self.reset = _awaited(broker.reset)
         self.snapshot = _awaited(broker.snapshot)
@@ -504,12 +547,3 @@ async def in_thread(call: Callable[[], T], *, shielded: bool = False) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([running])
         raise
-
-
-def _text(value: object) -> str:
-    """Return the value of a setting as it is written in a file."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return str(value)

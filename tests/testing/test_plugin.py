@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.testing import AsyncMiniBroker, MiniBroker
 from tests.testing.conftest import PLUGINS_AND_CACHE_OFF, PLUGINS_OFF
 
 USES_ALL = """
@@ -329,3 +331,124 @@ def test_tests_with_namespaces_use_the_same_names(pytester: pytest.Pytester) -> 
         """
     )
     pytester.runpytest_subprocess("-n", "2", *PLUGINS_AND_CACHE_OFF).assert_outcomes(passed=4)
+
+
+def test_marker_gives_partitions_and_a_broker_with_settings(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import os, subprocess, sys
+        import pytest
+
+        pytestmark = pytest.mark.minibroker(partitions=3, configs={"retention.ms": 5})
+
+        def test_topic(minibroker, minibroker_topic):
+            topic = minibroker.control.get("v1", "topics", minibroker_topic)
+            assert (len(topic["partitions"]), topic["configs"]) == (3, {"retention.ms": "5"})
+
+        SETTINGS = {"num.partitions": 7}
+
+        @pytest.mark.minibroker(partitions=2, settings=SETTINGS, seed={"topics": {"s": {}}})
+        def test_own(minibroker_own, minibroker_topic, minibroker_faults, minibroker_environment):
+            topics = minibroker_own.control.get("v1", "topics")["topics"]
+            counts = {topic["name"]: topic["partitions"] for topic in topics}
+            assert (counts["s"], counts[minibroker_topic]) == (7, 2)
+            assert minibroker_environment == minibroker_own.bootstrap_servers
+            assert os.environ["KAFKA_BOOTSTRAP_SERVERS"] == minibroker_environment
+            assert os.environ["MINIBROKER_CONTROL"] == minibroker_own.control_url
+            command = [sys.executable, "-m", "minibroker", "topics", "list"]
+            listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            assert minibroker_topic in listed
+
+        def test_factory(minibroker_factory):
+            first, second = minibroker_factory({"num.partitions": 2}), minibroker_factory()
+            assert first.bootstrap_servers != second.bootstrap_servers
+
+        def test_environment_is_restored():
+            assert "KAFKA_BOOTSTRAP_SERVERS" not in os.environ
+
+        @pytest.mark.minibroker(settings=SETTINGS)
+        def test_shared(minibroker):
+            pass
+        """
+    )
+    result = pytester.runpytest_subprocess(*PLUGINS_AND_CACHE_OFF)
+    result.assert_outcomes(passed=4, errors=1)
+    result.stdout.fnmatch_lines(["*settings of @pytest.mark.minibroker can't*use minibroker_own*"])
+
+
+def test_unknown_argument_of_the_marker_is_explained(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.minibroker(partition=3)
+        def test_one(minibroker_topic):
+            pass
+        """
+    )
+    result = pytester.runpytest_subprocess(*PLUGINS_AND_CACHE_OFF)
+    assert result.ret != 0
+    result.stderr.fnmatch_lines(["*takes settings=*partitions=*not 'partition'*"])
+
+
+def test_existing_kafka_replaces_the_broker(
+    pytester: pytest.Pytester, minibroker: MiniBroker
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def test_messages(minibroker, minibroker_topic, minibroker_environment):
+            minibroker.produce(minibroker_topic, ["a"])
+            assert minibroker.wait_for(minibroker_topic)[0].text == "a"
+            print("at", minibroker.bootstrap_servers, minibroker_environment)
+
+        @pytest.mark.minibroker(partitions=3, configs={"retention.ms": 60000})
+        def test_seed(minibroker, minibroker_topic, minibroker_group):
+            assert len(minibroker.produce(minibroker_topic, ["a", "b", "c"])) == 3
+            name = f"{minibroker_group}-s"
+            seed = {"topics": {name: {"records": ["x", {"key_base64": "/w==", "value": "y"}]}}}
+            assert minibroker.seed(seed)["records"] == 2
+            assert minibroker.seed(seed)["existing"] == [name]
+            assert minibroker.messages(name)[1].key == b"\\xff"
+            minibroker.delete_topic(name)
+
+        def test_clock(minibroker):
+            minibroker.advance(1000)
+
+        def test_users(minibroker):
+            minibroker.seed({"users": {"a": "b"}})
+
+        def test_faults(minibroker_faults): ...
+        def test_journal(minibroker_journal): ...
+        def test_namespace(minibroker_namespace): ...
+        def test_restored(minibroker_restored): ...
+        def test_own(minibroker_own): ...
+        """
+    )
+    servers = minibroker.bootstrap_servers
+    result = pytester.runpytest_subprocess(
+        "--minibroker-external", servers, "-rsP", *PLUGINS_AND_CACHE_OFF
+    )
+    result.assert_outcomes(passed=2, skipped=7)
+    result.stdout.fnmatch_lines(
+        [
+            f"at {servers} {servers}",
+            f"SKIPPED*advance() needs minibroker; the tests use the Kafka at {servers}",
+        ]
+    )
+    for reason in ("faults needs minibroker", "snapshot() needs", "a seed with users needs"):
+        assert reason in result.stdout.str()
+
+
+async def _produce_async(minibroker_async: AsyncMiniBroker, topic: str) -> str:
+    await minibroker_async.produce(topic, ["a"])
+    (message,) = await minibroker_async.wait_for(topic)
+    return message.text
+
+
+def test_async_broker_is_the_shared_one(
+    minibroker: MiniBroker, minibroker_async: AsyncMiniBroker, minibroker_topic: str
+) -> None:
+    assert minibroker_async.bootstrap_servers == minibroker.bootstrap_servers
+    assert asyncio.run(_produce_async(minibroker_async, minibroker_topic)) == "a"

@@ -348,6 +348,9 @@ class ControllerScope(Protocol):
 
     async def publish(self, updates: Sequence[Update]) -> None: ...
 
+    def refuse(self, reason: str) -> None:
+        """End the controller, because the broker can't work; the reason is printed."""
+
 
 class Round(NamedTuple):
     """A further round of parts that a response needs, such as a fetch that has to wait.

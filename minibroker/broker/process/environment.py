@@ -91,7 +91,8 @@ class Environment:
     ``listeners`` are the sources of connections by listener name, for roles that accept;
     ``endpoints`` are the advertised addresses. ``control`` is the listening socket of the control
     API and ``statuses`` returns the states of all processes, both for the controller.
-    ``rebuild_topics`` tells the controller to rebuild the topics of a lost config store.
+    ``rebuild_topics`` tells the controller to rebuild the topics of a lost config store, and
+    ``seed`` what to create before the first start is complete.
     ``conditions`` are what is wrong in this process, for ``/v1/health``.
     ``local_worker`` is the I/O worker of a process that it shares with a processor, for both.
     ``starts_processes`` permits processes of the role's own, which a simulation cannot control.
@@ -119,6 +120,7 @@ class Environment:
     journal_counts: JournalCounts
     ready: Callable[[], None]
     rebuild_topics: bool = False
+    seed: Mapping[str, Any] | None = None
     starts_processes: bool = False
     conditions: Conditions = field(default_factory=Conditions)
     control: socket.socket | None = None

@@ -207,7 +207,8 @@ class _Controller:
         self._env = env
         self._store = store
         self._storage = storage
-        self._leadership_lost = ""
+        self._refusal = ""
+        self._refused = trio.Event()
         self._work_thread = WorkThread(env.work_time)
         self.cluster = cluster
         self._followed = cluster.image
@@ -311,15 +312,24 @@ class _Controller:
                 nursery.start_soon(self._remove_expired_tokens)
             for changes in self._acls:
                 nursery.start_soon(changes.run)
-            nursery.start_soon(self._hold_leadership, nursery.cancel_scope)
+            nursery.start_soon(self._hold_leadership)
+            nursery.start_soon(self._end_if_refused, nursery.cancel_scope)
             env.ready()
             await env.stopping.wait()
             nursery.cancel_scope.cancel()
-        if self._leadership_lost:
-            raise RoleRefusedError(self._leadership_lost)
+        if self._refusal:
+            raise RoleRefusedError(self._refusal)
 
-    async def _hold_leadership(self, scope: trio.CancelScope) -> None:
-        self._leadership_lost = await watch_leadership(self._store, self.settings[NODE_ID])
+    def refuse(self, reason: str) -> None:
+        """End the role, because the broker can't work; the reason is printed."""
+        self._refusal = reason
+        self._refused.set()
+
+    async def _hold_leadership(self) -> None:
+        self.refuse(await watch_leadership(self._store, self.settings[NODE_ID]))
+
+    async def _end_if_refused(self, scope: trio.CancelScope) -> None:
+        await self._refused.wait()
         scope.cancel()
 
     async def _accept_roles(self, nursery: trio.Nursery) -> None:

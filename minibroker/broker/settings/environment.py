@@ -21,6 +21,7 @@ KAFKA: Final = "KAFKA_"
 
 NOT_SETTINGS: Final = frozenset(
     {
+        "KAFKA_BOOTSTRAP_SERVERS",
         "KAFKA_GC_LOG_OPTS",
         "KAFKA_HEAP_OPTS",
         "KAFKA_JMX_HOSTNAME",
@@ -35,6 +36,7 @@ NOT_SETTINGS: Final = frozenset(
         "MINIBROKER_BOOTSTRAP_SERVER",
         "MINIBROKER_COMMAND_CONFIG",
         "MINIBROKER_CONTROL",
+        "MINIBROKER_SEED",
     }
 )
 """Variables for options of commands, and those that Kafka's image does not take for settings."""

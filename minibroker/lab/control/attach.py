@@ -46,6 +46,12 @@ def attach_control(
         _ = broker.faults  # Roles that register get the rules.
     if env.journal_counts.is_on or (is_first and env.settings[JOURNAL_ENABLE]):
         broker.journal.begin()
+    if env.seed is not None and is_first:
+        from minibroker.lab.control.seed import seed_before_ready
+
+        report_ready = env.ready
+        seeding = partial(seed_before_ready, broker, env.seed, report_ready, scope.refuse)
+        env.ready = partial(nursery.start_soon, seeding)
     if env.control is not None:
         nursery.start_soon(sample_forever, broker)
         nursery.start_soon(

@@ -208,7 +208,7 @@ async def produce_records(broker: ControlledBroker, name: str, new: NewRecords) 
             if appended.error is not ErrorCode.NONE:
                 raise ApiError(
                     appended.error.name,
-                    f"{name}-{batch.partition} rejects a record: {appended.text}.",
+                    f"{name}-{batch.partition} rejects a record: {appended.text}",
                     f"{len(positions)} of {len(new.records)} records were produced before.",
                 )
             for delta, (place, _) in enumerate(batch.records):
@@ -404,7 +404,7 @@ class _Reading:
 
     def _views(self) -> Iterator[TopicRecord]:
         streams = [
-            ((record.timestamp, index, record) for record in records)
+            [(record.timestamp, index, record) for record in records]
             for index, records in sorted(self._found.items())
         ]
         # Keeps the order of each partition, also if its timestamps are not in order.

@@ -16,6 +16,7 @@ from minibroker.lab.control.openapi import description
 from minibroker.lab.control.operation import BODY_MAX_BYTES, ApiOperation
 from minibroker.lab.control.operations import OPERATIONS
 from minibroker.lab.control.records import RECORDS_BODY_MAX_BYTES
+from minibroker.lab.control.seed import SEED_BODY_MAX_BYTES
 from minibroker.lab.control.server import CONNECTIONS_MAX
 
 _INTRODUCTION: Final = """\
@@ -29,7 +30,7 @@ selects another one. A browser shows [the console](../guides/console.md) there;
 `GET /openapi.json` describes the API for programs.
 
 - Request and response bodies are JSON. A body has at most %(body)d bytes, one with records
-  %(records)d.
+  %(records)d, a seed %(seed)d.
 - Names in paths are percent-encoded: group `a/b?` is `/v1/groups/a%%2Fb%%3F`. Many clients remove
   `.` and `..` from paths; such groups are `/v1/groups/?group_id=..`.
 - Keys and values of records are text, or base64 in the field with that suffix. The broker itself
@@ -63,6 +64,7 @@ def page() -> str:
     introduction = _INTRODUCTION % {
         "body": BODY_MAX_BYTES,
         "records": RECORDS_BODY_MAX_BYTES,
+        "seed": SEED_BODY_MAX_BYTES,
         "connections": CONNECTIONS_MAX,
     }
     schemas = description(OPERATIONS)["components"]["schemas"]

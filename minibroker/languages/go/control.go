@@ -76,6 +76,64 @@ func (b *Broker) DeleteTopic(name string) error {
 // Topics returns all topics.
 func (b *Broker) Topics() ([]M, error) { return b.list("topics") }
 
+// Produce produces records with these values; ProduceRecords also sets keys, headers and partitions.
+func (b *Broker) Produce(topic string, values ...string) error {
+	records := make([]M, len(values))
+	for i, value := range values {
+		records[i] = M{"value": value}
+	}
+	return b.ProduceRecords(topic, records...)
+}
+
+// ProduceRecords produces records; they are those of POST /v1/topics/{name}/records, e.g.
+// M{"key": "7", "value": "paid"}.
+func (b *Broker) ProduceRecords(topic string, records ...M) error {
+	_, err := b.Call("POST", M{"records": records}, nil, "topics", topic, "records")
+	return err
+}
+
+// Messages returns all records of a topic, without waiting.
+func (b *Broker) Messages(topic string) ([]M, error) {
+	var found []M
+	query := url.Values{"limit": {"1000"}}
+	for {
+		page, err := b.Call("GET", nil, query, "topics", topic, "records")
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, objects(page["records"])...)
+		if page["has_more"] != true {
+			return found, nil
+		}
+		var positions []string
+		next, _ := page["next"].(M)
+		for partition, offset := range next {
+			positions = append(positions, partition+":"+number(offset))
+		}
+		query.Set("positions", strings.Join(positions, ","))
+	}
+}
+
+// WaitFor waits until a topic has so many records, and returns the first ones; it fails after the timeout.
+func (b *Broker) WaitFor(topic string, count int, timeout time.Duration) ([]M, error) {
+	n := strconv.Itoa(count)
+	query := url.Values{"wait": {n}, "limit": {n}, "timeout_ms": {milliseconds(timeout)}}
+	answer, err := b.Call("GET", nil, query, "topics", topic, "records")
+	return objects(answer["records"]), err
+}
+
+// WaitForGroup waits for a group; conditions are "state", "members" and "lag", nil is {"state": "Stable"}.
+func (b *Broker) WaitForGroup(id string, conditions map[string]string, timeout time.Duration) (M, error) {
+	if len(conditions) == 0 {
+		conditions = map[string]string{"state": "Stable"}
+	}
+	query := url.Values{"group_id": {id}, "timeout_ms": {milliseconds(timeout)}}
+	for name, value := range conditions {
+		query.Set(name, value)
+	}
+	return b.Call("GET", nil, query, "groups", "")
+}
+
 // Reset deletes all topics, groups and offsets; clients stay connected.
 func (b *Broker) Reset() error {
 	_, err := b.Call("POST", nil, nil, "reset")

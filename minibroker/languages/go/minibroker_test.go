@@ -56,6 +56,28 @@ func expectText(t *testing.T, err error, texts ...string) {
 func TestRunningBroker(t *testing.T) {
 	b := StartT(t, Set("num.partitions", "3"), Args("--control", "0.0.0.0:0")) // A token is required.
 
+	t.Run("messages are produced, read and awaited", func(t *testing.T) {
+		check(t, b.Produce("messages", "a"))
+		check(t, b.ProduceRecords("messages", M{"key": "7", "value": "b"}))
+		found, err := b.WaitFor("messages", 2, 10*time.Second)
+		check(t, err)
+		keys := map[any]any{found[0]["value"]: found[0]["key"], found[1]["value"]: found[1]["key"]}
+		if !reflect.DeepEqual(keys, map[any]any{"a": nil, "b": "7"}) {
+			t.Fatal(found)
+		}
+		_, err = b.WaitFor("messages", 3, 20*time.Millisecond)
+		expectText(t, err, "REQUEST_TIMED_OUT", "there are 2")
+		check(t, b.Produce("many", make([]string, 2001)...))
+		many, err := b.Messages("many")
+		check(t, err)
+		if len(many) != 2001 {
+			t.Fatal(len(many))
+		}
+		_, err = b.WaitForGroup("..", nil, 20*time.Millisecond)
+		expectText(t, err, "'..' was awaited for 20 ms to have state Stable")
+		check(t, b.Reset())
+	})
+
 	t.Run("topics are created and deleted", func(t *testing.T) {
 		check(t, b.CreateTopic("orders", 2, map[string]string{"retention.ms": "60000"}))
 		if topics := ownTopics(t, b); !reflect.DeepEqual(topics, []string{"orders"}) {

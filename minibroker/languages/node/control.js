@@ -1,5 +1,8 @@
 'use strict';
 
+const PAGE = 1000;
+const WAIT_MS = 10_000;
+
 class Topics {
   constructor(broker) {
     this.broker = broker;
@@ -19,6 +22,42 @@ class Topics {
 
   async list() {
     return (await this.broker.call('GET', ['topics'])).topics;
+  }
+
+  async produce(name, messages) {
+    const records = messages.map((message) => (message?.constructor === Object ? message : { value: message }));
+    return (await this.broker.call('POST', ['topics', name, 'records'], { records })).records;
+  }
+
+  async messages(name) {
+    const found = [];
+    for (let positions; ; ) {
+      const query = { positions, limit: PAGE };
+      const page = await this.broker.call('GET', ['topics', name, 'records'], undefined, query);
+      found.push(...page.records);
+      if (!page.has_more) return found;
+      positions = Object.entries(page.next).map((position) => position.join(':')).join();
+    }
+  }
+
+  async waitFor(name, count = 1, timeoutMs = WAIT_MS) {
+    const query = { wait: count, limit: count, timeout_ms: timeoutMs };
+    return (await this.broker.call('GET', ['topics', name, 'records'], undefined, query)).records;
+  }
+}
+
+class Groups {
+  constructor(broker) {
+    this.broker = broker;
+  }
+
+  async list() {
+    return (await this.broker.call('GET', ['groups'])).groups;
+  }
+
+  waitFor(id, { state, members, lag } = { state: 'Stable' }, timeoutMs = WAIT_MS) {
+    const query = { group_id: id, state, members, lag, timeout_ms: timeoutMs };
+    return this.broker.call('GET', ['groups', ''], undefined, query);
   }
 }
 
@@ -119,4 +158,4 @@ class Journal {
   }
 }
 
-module.exports = { Topics, Faults, Clock, Journal };
+module.exports = { Topics, Groups, Faults, Clock, Journal };

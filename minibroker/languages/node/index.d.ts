@@ -27,6 +27,7 @@ export class Minibroker {
   readonly pid: number;
 
   readonly topics: Topics;
+  readonly groups: Groups;
   readonly faults: Faults;
   readonly clock: Clock;
   readonly journal: Journal;
@@ -60,6 +61,40 @@ export interface Topics {
   delete(name: string): Promise<void>;
   get(name: string): Promise<any>;
   list(): Promise<any[]>;
+  /** Produce messages: values, or objects with `key`, `value`, `headers`, `partition`. Resolves to their positions. */
+  produce(name: string, messages: (string | null | NewMessage)[]): Promise<{ partition: number; offset: number }[]>;
+  /** Return all messages, without waiting. */
+  messages(name: string): Promise<Message[]>;
+  /** Wait for messages, also for the topic, and return the first ones; reject after real milliseconds. */
+  waitFor(name: string, count?: number, timeoutMs?: number): Promise<Message[]>;
+}
+
+export interface Groups {
+  list(): Promise<any[]>;
+  /** Wait for a group, by default until it is stable; reject after real milliseconds. */
+  waitFor(id: string, conditions?: { state?: string; members?: number; lag?: number }, timeoutMs?: number): Promise<any>;
+}
+
+/** A key, value or header is text, or base64 for what is not UTF-8. */
+export interface NewMessage {
+  key?: string | null;
+  key_base64?: string;
+  value?: string | null;
+  value_base64?: string;
+  headers?: { key: string; value?: string | null; value_base64?: string | null }[];
+  partition?: number;
+  timestamp_ms?: number;
+}
+
+export interface Message {
+  partition: number;
+  offset: number;
+  timestamp_ms: number;
+  key: string | null;
+  key_base64: string | null;
+  value: string | null;
+  value_base64: string | null;
+  headers: { key: string; value: string | null; value_base64: string | null }[];
 }
 
 /** A fault rule: an action, selectors and how often; docs/reference/faults.md lists the fields. */

@@ -1,7 +1,7 @@
 'use strict';
 
 const { spawn } = require('node:child_process');
-const { Clock, Faults, Journal, Topics } = require('./control.js');
+const { Clock, Faults, Groups, Journal, Topics } = require('./control.js');
 const { findCommand } = require('./find.js');
 
 const START_MS_MAX = 150_000; // Longer than the broker allows itself, so that it reports the reason.
@@ -46,6 +46,7 @@ class Minibroker {
     });
     child.stdin.on('error', () => {}); // The broker has ended by itself.
     this.topics = new Topics(this);
+    this.groups = new Groups(this);
     this.faults = new Faults(this);
     this.clock = new Clock(this);
     this.journal = new Journal(this);

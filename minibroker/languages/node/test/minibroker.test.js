@@ -28,6 +28,25 @@ describe('a running broker', () => {
     assert.deepStrictEqual(await ownTopics(kafka), []);
   });
 
+  test('messages are produced, read and awaited', async () => {
+    const late = kafka.topics.waitFor('messages', 3);
+    await kafka.topics.produce('messages', ['a', { key: '7', value: 'b' }, null]);
+    assert.strictEqual((await late).length, 3);
+    const found = await kafka.topics.messages('messages');
+    assert.deepStrictEqual(new Set(found.map(({ value }) => value)), new Set(['a', 'b', null]));
+    assert.strictEqual(found.find(({ value }) => value === 'b').key, '7');
+    const missing = kafka.topics.waitFor('messages', 4, 20);
+    await assert.rejects(missing, { code: 'REQUEST_TIMED_OUT', message: /there are 3/ });
+    await kafka.topics.produce('many', Array.from({ length: 2001 }, (_, number) => `${number}`));
+    assert.strictEqual((await kafka.topics.messages('many')).length, 2001);
+    await kafka.reset();
+  });
+
+  test('a group is awaited', async () => {
+    assert.deepStrictEqual(await kafka.groups.list(), []);
+    await assert.rejects(kafka.groups.waitFor('..', undefined, 20), /'..' was awaited for 20 ms to have state Stable/);
+  });
+
   test('a name is one part of a path', async () => {
     await assert.rejects(kafka.topics.get('a/../b?c'), { code: 'UNKNOWN_TOPIC_OR_PARTITION' });
   });

@@ -8,12 +8,14 @@ import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.stream.Collectors;
 
 /**
  * A running broker, which is the program minibroker in processes of its own.
@@ -164,6 +166,41 @@ public final class Minibroker implements AutoCloseable {
 
     public void deleteTopic(String name) {
         call("DELETE", null, Map.of(), "topics", name);
+    }
+
+    /** Produce messages: values, or maps such as {@code Map.of("key", "7", "value", "paid")}. */
+    public void produce(String topic, Object... messages) {
+        var records = new ArrayList<Object>();
+        for (Object message : messages) records.add(message instanceof Map ? message : Map.of("value", message));
+        call("POST", Map.of("records", records), Map.of(), "topics", topic, "records");
+    }
+
+    /** Return all messages of a topic, without waiting. */
+    public List<Map<String, Object>> messages(String topic) {
+        var found = new ArrayList<Map<String, Object>>();
+        String positions = "";
+        while (true) {
+            var page = call("GET", null, Map.of("limit", 1000, "positions", positions), "topics", topic, "records");
+            found.addAll(Control.objects(page.get("records")));
+            if (!Boolean.TRUE.equals(page.get("has_more"))) return found;
+            positions = ((Map<?, ?>) page.get("next")).entrySet().stream()
+                    .map(next -> next.getKey() + ":" + next.getValue())
+                    .collect(Collectors.joining(","));
+        }
+    }
+
+    /** Wait until a topic has so many messages, and return the first ones. */
+    public List<Map<String, Object>> waitFor(String topic, int count, Duration timeout) {
+        var query = Map.of("wait", count, "limit", count, "timeout_ms", timeout.toMillis());
+        return Control.objects(call("GET", null, query, "topics", topic, "records").get("records"));
+    }
+
+    /** Wait for a group; conditions are {@code state}, {@code members} and {@code lag}. */
+    public Map<String, Object> waitForGroup(String id, Map<String, ?> conditions, Duration timeout) {
+        var query = new HashMap<String, Object>(conditions);
+        query.put("group_id", id);
+        query.put("timeout_ms", timeout.toMillis());
+        return call("GET", null, query, "groups", "");
     }
 
     /** Delete all topics, groups and offsets; clients stay connected. */

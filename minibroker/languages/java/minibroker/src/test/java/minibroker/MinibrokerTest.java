@@ -7,8 +7,10 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
 import java.time.Duration;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.stream.Collectors;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -47,6 +49,23 @@ class MinibrokerTest {
         assertEquals(List.of(), ownTopics());
         MinibrokerException unknown = assertThrows(MinibrokerException.class, () -> broker.topic("a/../b?c"));
         assertEquals("UNKNOWN_TOPIC_OR_PARTITION", unknown.code());
+    }
+
+    @Test
+    void messagesAreProducedReadAndAwaited() {
+        broker.produce("messages", "a", Map.of("key", "7", "value", "b"));
+        List<Map<String, Object>> found = broker.waitFor("messages", 2, Duration.ofSeconds(10));
+        assertEquals(Set.of("a", "b"), found.stream().map(each -> each.get("value")).collect(Collectors.toSet()));
+        Duration soon = Duration.ofMillis(20);
+        MinibrokerException missing =
+                assertThrows(MinibrokerException.class, () -> broker.waitFor("messages", 3, soon));
+        assertTrue(missing.getMessage().contains("there are 2"), missing.getMessage());
+        broker.produce("many", Collections.nCopies(2001, "x").toArray());
+        assertEquals(2001, broker.messages("many").size());
+        MinibrokerException noGroup = assertThrows(
+                MinibrokerException.class, () -> broker.waitForGroup("..", Map.of("state", "Stable"), soon));
+        assertEquals("REQUEST_TIMED_OUT", noGroup.code());
+        broker.reset();
     }
 
     @Test
