@@ -219,9 +219,10 @@ class ControllerRequests:
             return self._committed_offsets(request.offsets_max)
         if isinstance(request, GroupsRequest):
             group_id, groups = request.group_id, worker.groups
-            return (
-                groups.list_groups() if group_id is None else groups.describe(group_id, full=True)
-            )
+            if group_id is None:
+                return groups.list_groups()
+            described = groups.describe(group_id, full=True)
+            return described or groups.describe_consumer_group(group_id)
         if isinstance(request, ActionRequest):
             return act(worker, request, self._on_log)
         if isinstance(request, DeleteGroups):
