@@ -25,6 +25,12 @@ from minibroker.client.errors import BrokerError, check
 from minibroker.client.kafka_client import KafkaClient
 from minibroker_protocol.compiler import decoder
 from minibroker_protocol.errors import ErrorCode, ProtocolError
+from minibroker_protocol.messages.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from minibroker_protocol.messages.consumer_group_describe import DescribedGroup as ConsumerGroup
 from minibroker_protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from minibroker_protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from minibroker_protocol.messages.describe_groups import (
@@ -81,6 +87,11 @@ def list_(servers: BootstrapServers, json: bool) -> None:
 def describe(group_id: str, servers: BootstrapServers, as_json: bool) -> None:
     """Show a group's members, committed offsets and lag."""
     with KafkaClient(*servers) as client:
+        consumer_group = _consumer_group(client, group_id)
+        if consumer_group is not None:
+            rows = lag_rows(client, committed_offsets(client, group_id))
+            _show_consumer_group(consumer_group, rows, as_json=as_json)
+            return
         request = DescribeGroupsRequest(groups=[group_id])
         reply = client.send(request, DescribeGroupsResponse, client.coordinator(group_id))
         (group,) = reply.groups
@@ -99,8 +110,97 @@ def describe(group_id: str, servers: BootstrapServers, as_json: bool) -> None:
         emit(table(("TOPIC", "PARTITION", "COMMITTED", "END", "LAG"), rows))
 
 
+def _consumer_group(client: KafkaClient, group_id: str) -> ConsumerGroup | None:
+    """A group of KIP-848, or None if it is of another type."""
+    coordinator = client.coordinator(group_id)
+    listed = client.send(ListGroupsRequest(), ListGroupsResponse, coordinator)
+    types = {group.group_id: group.group_type for group in listed.groups}
+    if types.get(group_id, "").lower() != "consumer":
+        return None
+    request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    (group,) = client.send(request, ConsumerGroupDescribeResponse, coordinator).groups
+    check(f"group {group_id}", group.error_code, group.error_message)
+    return group
+
+
+def _show_consumer_group(
+    group: ConsumerGroup, rows: Sequence[Sequence[object]], *, as_json: bool
+) -> None:
+    members = consumer_member_rows(group)
+    if as_json:
+        names = ("member", "client_id", "host", "epoch", "partitions", "target")
+        shown = {
+            "group": group.group_id,
+            "type": "consumer",
+            "state": group.group_state,
+            "group_epoch": group.group_epoch,
+            "assignment_epoch": group.assignment_epoch,
+            "assignor": group.assignor_name,
+            "members": [dict(zip(names, row, strict=True)) for row in members],
+            "waits_for": awaited_steps(group),
+            "offsets": _offsets_as_json(rows),
+        }
+        emit(json_line(shown))
+        return
+    emit(
+        f"group {group.group_id}: {group.group_state}, {len(group.members)} members, consumer "
+        f"group in epoch {group.group_epoch}, target of epoch {group.assignment_epoch} by "
+        f"{group.assignor_name}"
+    )
+    for step in awaited_steps(group):
+        emit(step)
+    if members:
+        columns = ("MEMBER", "CLIENT", "HOST", "EPOCH", "PARTITIONS", "TARGET")
+        cells = [(*row[:4], *(",".join(each) or "none" for each in row[4:])) for row in members]
+        emit(table(columns, cells))
+    if rows:
+        emit(table(("TOPIC", "PARTITION", "COMMITTED", "END", "LAG"), rows))
+
+
+def consumer_member_rows(
+    group: ConsumerGroup,
+) -> list[tuple[str, str, str, int, list[str], list[str]]]:
+    """One row for each member: its id, client, host, epoch, partitions and target."""
+    return [
+        (
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            member.member_epoch,
+            _partitions(member.assignment),
+            _partitions(member.target_assignment),
+        )
+        for member in sorted(group.members, key=lambda member: member.member_id)
+    ]
+
+
+def _partitions(assignment: Assignment) -> list[str]:
+    return sorted(
+        f"{topic.topic_name}-{partition}"
+        for topic in assignment.topic_partitions
+        for partition in topic.partitions
+    )
+
+
+def awaited_steps(group: ConsumerGroup) -> list[str]:
+    """Why nothing moves: which member has yet to revoke what, and which member waits for it."""
+    rows = consumer_member_rows(group)
+    owners = {each: row[0] for row in rows for each in row[4]}
+    steps = []
+    if rows and group.group_epoch > group.assignment_epoch:
+        steps.append(f"the target of epoch {group.group_epoch} is not computed yet")
+    for member_id, _, _, _, current, target in rows:
+        revoked = [each for each in current if each not in target]
+        if revoked:
+            steps.append(f"{member_id} has yet to revoke {', '.join(revoked)}")
+        for each in target:
+            owner = owners.get(each, member_id)
+            if owner != member_id:
+                steps.append(f"{member_id} waits for {each}, which {owner} has")
+    return steps
+
+
 def _described(group: DescribedGroup, rows: Sequence[Sequence[object]]) -> dict[str, object]:
-    columns = ("topic", "partition", "committed", "end", "lag")
     return {
         "group": group.group_id,
         "state": group.group_state,
@@ -113,14 +213,19 @@ def _described(group: DescribedGroup, rows: Sequence[Sequence[object]]) -> dict[
             }
             for member in group.members
         ],
-        "offsets": [
-            {
-                name: None if cell == "-" and name != "topic" else cell
-                for name, cell in zip(columns, row, strict=True)
-            }
-            for row in rows
-        ],
+        "offsets": _offsets_as_json(rows),
     }
+
+
+def _offsets_as_json(rows: Sequence[Sequence[object]]) -> list[dict[str, object]]:
+    columns = ("topic", "partition", "committed", "end", "lag")
+    return [
+        {
+            name: None if cell == "-" and name != "topic" else cell
+            for name, cell in zip(columns, row, strict=True)
+        }
+        for row in rows
+    ]
 
 
 app.add_command(reset_offsets)

@@ -187,7 +187,7 @@ def test_rejected_connection_is_listed_with_reason(
 
 
 def test_unserved_client_is_shown_as_a_warning(limited: Limited, open_page: OpenPage) -> None:
-    broker = limited()
+    broker = limited("group.coordinator.rebalance.protocols=classic")
     page = open_page(broker)
     assert not page.find("#warnings-panel").is_displayed()
     with Client(broker.address, client_id="payments") as client:

@@ -22,6 +22,7 @@ from system_tests.peers import (
     acls_and_users,
     compressed_batches,
     configs,
+    consumer_groups,
     fetch_sessions,
     group_versions,
     groups,
@@ -53,7 +54,6 @@ SETTINGS: Final = {
 REQUESTS_MIN: Final = 3100
 
 ADVERTISED_BY_ONE: Final = {
-    range(69, 70): "the consumer groups of KIP-848 are not served; 68 is, to refuse them clearly",
     range(76, 80): "share groups are not served",
     range(80, 82): "the metadata log has no raft voters to add or remove",
     range(83, 88): "share groups have no state here",
@@ -82,13 +82,13 @@ INTENDED: Final = {
     ("fetched", "a partition's limit of -1"): "Kafka fails on a limit below 0; here it means 0",
     ("fetched", "a limit of -1"): "the same",
     ("fetched", "isolated somehow"): "Kafka fails on an unknown isolation level; here it reads all",
+    **{
+        ("life_of_a_group", f"fetched by None in {epoch}"): "Kafka fails with an internal error at"
+        " an epoch of no member; here the member is unknown"
+        for epoch in (2, 3, 4)
+    },
     ("described_partitions", "without a name"): "Kafka fails with an internal error at an empty"
     " name; here the name is invalid",
-    **{
-        (about, f"CONSUMER_GROUP_HEARTBEAT {version}"): "the groups of KIP-848 are not served"
-        for about in ("without_content", "with_unnamed_parts")
-        for version in (0, 1)
-    },
     **{
         ("with_unnamed_parts", f"{api} {version}"): "Kafka disconnects at the resource type 0,"
         " which no ACL can have; here the request is invalid"
@@ -121,6 +121,7 @@ CONVERSATIONS: Final = [
         groups,
         listed_transactions,
         configs,
+        consumer_groups,
         quotas,
         acls_and_users,
         operations,

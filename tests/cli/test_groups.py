@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
-from minibroker.cli.groups import assigned, lag_rows
+from minibroker.cli.groups import assigned, awaited_steps, lag_rows
 from minibroker.client.errors import BrokerError
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.testing import MiniBroker
 from minibroker_protocol.compiler import encode
+from minibroker_protocol.messages.consumer_group_describe import (
+    Assignment,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+from minibroker_protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from minibroker_protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     TopicPartition,
@@ -114,3 +124,53 @@ def test_assignments_are_shown_as_partitions() -> None:
     assert assigned(b"\x00\x00" + encode(given, 0)) == "cats-0,cats-2"
     assert assigned(b"") == ""
     assert assigned(b"\x00\x00\x7f") == "?"
+
+
+def test_consumer_group_is_described_with_epochs_and_targets(
+    minibroker: MiniBroker, command: Any, minibroker_topic: str, minibroker_group: str
+) -> None:
+    command("produce", minibroker_topic, "a")
+    join = ConsumerGroupHeartbeatRequest(
+        group_id=minibroker_group,
+        member_id="m",
+        rebalance_timeout_ms=30_000,
+        subscribed_topic_names=[minibroker_topic],
+        topic_partitions=[],
+    )
+    with KafkaClient(minibroker.bootstrap_servers) as client:
+        coordinator = client.coordinator(minibroker_group)
+        assert client.send(join, ConsumerGroupHeartbeatResponse, coordinator).error_code == 0
+        first, _, row = command("groups", "describe", minibroker_group).stdout.splitlines()[:3]
+        assert first == (
+            f"group {minibroker_group}: Stable, 1 members, consumer group in epoch 2, target of "
+            "epoch 2 by uniform"
+        )
+        assert row.split()[0] == "m"
+        shown = json.loads(command("groups", "describe", minibroker_group, "--json").stdout)
+        assert (shown["type"], shown["group_epoch"], shown["waits_for"]) == ("consumer", 2, [])
+        [member] = shown["members"]
+        assert member["target"] == member["partitions"] == [f"{minibroker_topic}-0"]
+        leave = ConsumerGroupHeartbeatRequest(
+            group_id=minibroker_group, member_id="m", member_epoch=-1
+        )
+        client.send(leave, ConsumerGroupHeartbeatResponse, coordinator)
+
+
+def test_steps_name_the_member_that_has_yet_to_revoke() -> None:
+    def assignment(*partitions: int) -> Assignment:
+        topic = TopicPartitions(topic_name="t", partitions=list(partitions))
+        return Assignment(topic_partitions=[topic])
+
+    group = DescribedGroup(
+        group_epoch=4,
+        assignment_epoch=3,
+        members=[
+            Member(member_id="a", assignment=assignment(0, 1), target_assignment=assignment(0)),
+            Member(member_id="b", assignment=assignment(), target_assignment=assignment(1)),
+        ],
+    )
+    assert awaited_steps(group) == [
+        "the target of epoch 4 is not computed yet",
+        "a has yet to revoke t-1",
+        "b waits for t-1, which a has",
+    ]

@@ -232,14 +232,6 @@ class ClassicGroup(Group):
             else [m.stored(name, assignments.get(m.member_id, b"")) for m in self.membership],
         )
 
-    def become_stable(self, generation: int) -> None:
-        """Start in a generation, with members that were in a group of another type before."""
-        self.generation = generation
-        self.protocol_type = CONSUMER_PROTOCOL_TYPE
-        self.protocol_name = self.membership.select_protocol()
-        self.subscribed = self.membership.subscribed_topics(self.protocol_name)
-        self.state = GroupState.STABLE
-
     def validate_offset_fetch(self, _member_id: str | None, _member_epoch: int, /) -> ErrorCode:
         """Accept every client, as Kafka's ``ClassicGroup`` does."""
         return ErrorCode.NONE
@@ -251,8 +243,7 @@ class ClassicGroup(Group):
         return ErrorCode.NON_EMPTY_GROUP
 
     def validate_delete(self) -> ErrorCode:
-        empty = self.state is GroupState.EMPTY
-        return ErrorCode.NONE if empty else ErrorCode.NON_EMPTY_GROUP
+        return ErrorCode.NONE if self.state is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
 
     def expired_offsets(self, wall_ms: int) -> list[tuple[str, int]]:
         """Topic and partition of each expired offset.
@@ -502,8 +493,7 @@ class ClassicGroup(Group):
     def _consumer_heartbeat(self, event: ConsumerHeartbeat) -> None:
         """Reject a member that does not join: the group is not a consumer group yet."""
         text = f"Group {self.group_id} is not a consumer group."
-        result = ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text)
-        self._answer(event.waiter, result)
+        self._answer(event.waiter, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))
 
     def _commit(self, event: CommitRequested) -> None:
         self._answer(event.waiter, CommitResult(self._commit_error(event)))
@@ -744,11 +734,8 @@ class ClassicGroup(Group):
             self._complete_join()
 
     def _rebalance_released(self, _event: RebalanceReleased) -> None:
-        self._is_held = False
-        self._resume_rebalance()
-
-    def _resume_rebalance(self) -> None:
         """Complete a rebalance that was held, if it is ready or its time has passed."""
+        self._is_held = False
         if self.state is GroupState.PREPARING_REBALANCE and self._join_deadline is None:
             self._complete_join()
         self._complete_join_if_ready()

@@ -22,12 +22,14 @@ from minibroker.broker.groups.consumer_records import (
 )
 from minibroker.broker.groups.events import GroupRecord
 from minibroker.broker.groups.membership import (
+    CONSUMER_PROTOCOL_TYPE,
     ClassicMember,
+    Membership,
     decode_assignment,
     decode_subscription,
     encode_assignment,
 )
-from minibroker.broker.groups.records import GroupEntry
+from minibroker.broker.groups.records import GroupEntry, GroupMetadataValue
 from minibroker.broker.metadata.image import Image
 from minibroker_protocol.types import Uuid
 
@@ -122,20 +124,18 @@ def _consumer_member(group: ClassicGroup, member: ClassicMember, image: Image) -
     )
 
 
-def fill_classic_group(
-    group: ClassicGroup, epoch: int, members: Mapping[str, tuple[ConsumerMember, Target]]
-) -> GroupEntry:
-    """Make a new classic group from members that use classic requests; return its record.
-
-    The members have their targets, in the generation of the group epoch.
-    """
+def classic_membership(
+    members: Mapping[str, tuple[ConsumerMember, Target]], image: Image
+) -> Membership:
+    """Members of a classic group, made from those of a consumer group and their targets."""
+    membership = Membership()
     for member_id, (member, target) in members.items():
         session = member.classic
         assert session is not None
-        names = group.image.topic_names
+        names = image.topic_names
         assigned = {names[topic]: tuple(at) for topic, at in target.items() if topic in names}
         version = int.from_bytes(session.protocols[0][1][:2], "big", signed=True)
-        group.membership.add(
+        membership.add(
             ClassicMember(
                 member_id=member_id,
                 group_instance_id=member.instance_id,
@@ -147,5 +147,20 @@ def fill_classic_group(
                 assignment=encode_assignment(assigned, version),
             )
         )
-    group.become_stable(epoch)
-    return GroupEntry(group.group_id, group.metadata(group.membership.assignments()))
+    return membership
+
+
+def classic_group_record(
+    group_id: str, membership: Membership, epoch: int, wall_ms: int
+) -> GroupEntry:
+    """The record of a stable classic group, whose generation is the group epoch."""
+    protocol = membership.select_protocol()
+    metadata = GroupMetadataValue(
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        generation=epoch,
+        protocol=protocol,
+        leader=membership.leader,
+        current_state_timestamp=wall_ms,
+        members=[member.stored(protocol, member.assignment) for member in membership],
+    )
+    return GroupEntry(group_id, metadata)

@@ -128,8 +128,8 @@ def describe_consumer_group(group: ConsumerGroup) -> ConsumerGroupDescription:
     return ConsumerGroupDescription(
         group_id=group.group_id,
         state=group.state_name,
-        group_epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
+        group_epoch=group.data.group_epoch,
+        assignment_epoch=group.data.assignment_epoch,
         assignor=group.assignor,
         members=tuple(
             ConsumerMemberDescription(
@@ -146,14 +146,14 @@ def describe_consumer_group(group: ConsumerGroup) -> ConsumerGroupDescription:
                 regex=member.regex,
                 assigned=named(member.assigned),
                 pending_revocation=named(member.pending_revocation),
-                target=named(group.targets.get(member.member_id, {})),
+                target=named(group.data.targets.get(member.member_id, {})),
                 awaited=tuple(
                     AwaitedPartition(names[topic], partition, owner.member_id)
-                    for topic, partition, owner in group.missing_partitions(member)
+                    for topic, partition, owner in group.data.missing_partitions(member)
                     if topic in names
                 ),
             )
-            for member in group.members.values()
+            for member in group.data.members.values()
         ),
         offsets=tuple(group.offsets),
     )

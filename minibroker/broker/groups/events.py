@@ -10,13 +10,10 @@ callbacks and purgatories of ``GroupCoordinator``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import Uuid
-
-if TYPE_CHECKING:
-    from minibroker.broker.groups.group import Group
 
 Waiter = int
 """Identifies a waiting request. ``GroupAnswer`` contains the same number."""
@@ -325,11 +322,11 @@ class Persist(NamedTuple):
 
 
 class GroupReplaced(NamedTuple):
-    """The group is of another type from now on: ``group`` takes its place, and ``event`` is the
-    first event of that group.
+    """The group is of another type from now on: ``group``, a ``Group``, takes its place, and
+    ``event`` is the first event of that group.
     """
 
-    group: Group
+    group: Any
     event: Restored
 
 

@@ -169,7 +169,7 @@ class GroupManager(StateLogs[OffsetsLog]):
 
     def clear_consumer_group(self, group: ConsumerGroup, time: Moment) -> ErrorCode:
         """Replace a consumer group without members by a classic group, which has its offsets."""
-        error = self.store(group, group.tombstones(), time.wall_ms)
+        error = self.store(group, group.data.tombstones(), time.wall_ms)
         if error is ErrorCode.NONE:
             classic = ClassicGroup(group.group_id, self.limits, self._make_id, time)
             classic.offsets = group.offsets

@@ -218,10 +218,7 @@ class ControllerRequests:
         if isinstance(request, CommittedOffsetsRequest):
             return self._committed_offsets(request.offsets_max)
         if isinstance(request, GroupsRequest):
-            group_id, groups = request.group_id, worker.groups
-            return (
-                groups.list_groups() if group_id is None else groups.describe(group_id, full=True)
-            )
+            return self._groups(request.group_id)
         if isinstance(request, ActionRequest):
             return act(worker, request, self._on_log)
         if isinstance(request, DeleteGroups):
@@ -240,6 +237,12 @@ class ControllerRequests:
         if isinstance(request, PartitionLogsRequest):
             return self._partition_logs(request.partitions)
         return self._log_views(request.topic)
+
+    def _groups(self, group_id: str | None) -> Any:
+        groups = self._worker.groups
+        if group_id is None:
+            return groups.list_groups()
+        return groups.describe(group_id, full=True) or groups.describe_consumer_group(group_id)
 
     def _log_views(self, topic: str) -> dict[int, LogView]:
         known = self._worker.image.topics.get(topic)

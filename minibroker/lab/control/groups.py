@@ -6,8 +6,8 @@ than its request. Kafka's ``Admin`` client has the same operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, cast
 
 from minibroker.broker.metadata.placement import group_owner
 from minibroker.broker.process.messages import GroupsRequest
@@ -26,7 +26,12 @@ from minibroker.lab.errors import ApiError, NotFound, Unavailable
 from minibroker.lab.schema import Doc, Fault, InvalidJson, did_you_mean
 
 if TYPE_CHECKING:
-    from minibroker.broker.groups.description import GroupDescription, GroupOverview
+    from minibroker.broker.groups.description import (
+        ConsumerGroupDescription,
+        GroupDescription,
+        GroupOverview,
+        TopicPartitions,
+    )
     from minibroker.lab.control.broker import ControlledBroker
 
 
@@ -37,6 +42,7 @@ class GroupSummary(NamedTuple):
     state: Annotated[str, Doc("Kafka's name of the state, e.g. `Stable`.")]
     protocol_type: str
     members: Annotated[int, Doc("Number of members.")]
+    type: Annotated[str, Doc("`classic` or `consumer`.")] = "classic"
 
 
 class GroupList(NamedTuple):
@@ -52,6 +58,18 @@ class AssignedTopic(NamedTuple):
     partitions: tuple[int, ...]
 
 
+class ConsumerMember(NamedTuple):
+    """What a member has only in a consumer group (KIP-848)."""
+
+    member_epoch: int
+    state: Annotated[str, Doc("`STABLE`, `UNREVOKED_PARTITIONS` or `UNRELEASED_PARTITIONS`.")]
+    is_classic: Annotated[bool, Doc("Whether the member uses classic requests.")]
+    target: tuple[AssignedTopic, ...]
+    to_revoke: Annotated[
+        tuple[AssignedTopic, ...], Doc("Partitions that the member still has and must revoke.")
+    ]
+
+
 class Member(NamedTuple):
     """A member of a group."""
 
@@ -62,6 +80,7 @@ class Member(NamedTuple):
     assignment: Annotated[
         tuple[AssignedTopic, ...], Doc("Empty if the protocol type is not `consumer`.")
     ]
+    consumer: Annotated[ConsumerMember | None, Doc("Null in a classic group.")] = None
 
 
 class CommittedOffsetView(NamedTuple):
@@ -82,11 +101,18 @@ class GroupView(NamedTuple):
     state: Annotated[str, Doc("Kafka's name of the state, e.g. `Stable`.")]
     protocol_type: str
     protocol: Annotated[str, Doc("The assignor that the group uses, or empty.")]
-    generation: int
+    generation: Annotated[int, Doc("The generation, or the epoch of a consumer group.")]
     leader: Annotated[str | None, Doc("Member id of the leader.")]
     coordinator: Annotated[str, Doc("Process that owns the group, e.g. `worker-0`.")]
     members: tuple[Member, ...]
     offsets: tuple[CommittedOffsetView, ...]
+    type: Annotated[str, Doc("`classic` or `consumer`.")] = "classic"
+    assignment_epoch: Annotated[
+        int | None, Doc("The epoch whose target is computed; null in a classic group.")
+    ] = None
+    waits_for: Annotated[
+        tuple[str, ...], Doc("Why a consumer group is not stable: which member is to do what.")
+    ] = ()
 
 
 GROUP_STATES: Final = (
@@ -153,7 +179,9 @@ async def list_groups(broker: ControlledBroker) -> GroupList:
     """List all consumer groups."""
     return GroupList(
         tuple(
-            GroupSummary(group.group_id, group.state, group.protocol_type, group.members)
+            GroupSummary(
+                group.group_id, group.state, group.protocol_type, group.members, group.group_type
+            )
             for group in sorted(await group_overviews(broker))
         )
     )
@@ -238,10 +266,18 @@ async def describe_group(broker: ControlledBroker, group_id: str) -> GroupView:
     answers = await broker.publisher.request_all(GroupsRequest(group_id), [coordinator])
     if coordinator not in answers:
         raise Unavailable("COORDINATOR_NOT_AVAILABLE", f"{coordinator} is being restarted")
-    group: GroupDescription | None = answers[coordinator]
+    group: GroupDescription | ConsumerGroupDescription | None = answers[coordinator]
     if group is None:
         raise NotFound("GROUP_ID_NOT_FOUND", f"there is no group {group_id!r}")
     ends = await _log_ends(broker, {topic for topic, _, _ in group.offsets})
+    if hasattr(group, "assignment_epoch"):
+        return _consumer_group(cast("ConsumerGroupDescription", group), coordinator, ends)
+    return _classic_group(group, coordinator, ends)
+
+
+def _classic_group(
+    group: GroupDescription, coordinator: str, ends: dict[tuple[str, int], int]
+) -> GroupView:
     return GroupView(
         group_id=group.group_id,
         state=group.state,
@@ -264,6 +300,67 @@ async def describe_group(broker: ControlledBroker, group_id: str) -> GroupView:
     )
 
 
+def _consumer_group(
+    group: ConsumerGroupDescription, coordinator: str, ends: dict[tuple[str, int], int]
+) -> GroupView:
+    return GroupView(
+        group_id=group.group_id,
+        state=group.state,
+        protocol_type="consumer",
+        protocol=group.assignor,
+        generation=group.group_epoch,
+        leader=None,
+        coordinator=coordinator,
+        members=tuple(
+            Member(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                _assigned(member.assigned),
+                ConsumerMember(
+                    member.member_epoch,
+                    member.state,
+                    member.is_classic,
+                    _assigned(member.target),
+                    _assigned(member.pending_revocation),
+                ),
+            )
+            for member in group.members
+        ),
+        offsets=tuple(_committed(group, ends)),
+        type="consumer",
+        assignment_epoch=group.assignment_epoch,
+        waits_for=tuple(_awaited_steps(group)),
+    )
+
+
+def _assigned(topics: Iterable[TopicPartitions]) -> tuple[AssignedTopic, ...]:
+    return tuple(AssignedTopic(each.topic, each.partitions) for each in topics)
+
+
+def _awaited_steps(group: ConsumerGroupDescription) -> Iterator[str]:
+    """What is to happen before a consumer group is stable."""
+    epoch = group.assignment_epoch
+    if group.members and group.group_epoch > epoch:
+        yield (
+            f"the target of epoch {group.group_epoch} is computed with the first heartbeat after "
+            "the assignment interval"
+        )
+    for member in group.members:
+        revoked = [
+            f"{each.topic}-{at}" for each in member.pending_revocation for at in each.partitions
+        ]
+        if revoked:
+            yield f"{member.member_id} has yet to revoke {', '.join(revoked)}"
+        elif member.member_epoch != epoch:
+            yield f"{member.member_id} has sent no heartbeat in epoch {epoch} yet"
+        for topic, partition, owner in member.awaited:
+            yield f"{member.member_id} waits for {topic}-{partition}, which {owner} has"
+        if member.state == "UNRELEASED_PARTITIONS" and not member.awaited:
+            yield f"{member.member_id} gets the rest of its target with its next heartbeat"
+
+
 async def _log_ends(broker: ControlledBroker, topics: set[str]) -> dict[tuple[str, int], int]:
     ends: dict[tuple[str, int], int] = {}
     for topic in sorted(topics):
@@ -274,7 +371,7 @@ async def _log_ends(broker: ControlledBroker, topics: set[str]) -> dict[tuple[st
 
 
 def _committed(
-    group: GroupDescription, ends: dict[tuple[str, int], int]
+    group: GroupDescription | ConsumerGroupDescription, ends: dict[tuple[str, int], int]
 ) -> Iterator[CommittedOffsetView]:
     for topic, partition, committed in group.offsets:
         end = ends.get((topic, partition))

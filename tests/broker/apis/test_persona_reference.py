@@ -18,6 +18,6 @@ def test_persona_reference_page_matches_facts_and_registry() -> None:
 def test_persona_reference_shows_what_is_served_and_what_is_not() -> None:
     text = page()
     assert "| Produce | 0–3 | 0–5 |" in text  # noqa: RUF001 - a range
-    assert "- `kafka-4.0`: Produce 0–2, ShareGroupHeartbeat 0," in text  # noqa: RUF001
+    assert "- `kafka-4.0`: Produce 0–2, AddRaftVoter 0," in text  # noqa: RUF001
     assert "group.version 1," in text
     assert "group.version 1 (not served)" not in text

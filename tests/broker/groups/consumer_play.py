@@ -86,7 +86,7 @@ class ConsumerPlay:
 
     def handle(self, event: Event) -> Any:
         """Pass an event, write what is to be written, and return the answer, if there is one."""
-        epochs = self.group.group_epoch, self.group.assignment_epoch
+        epochs = self.group.data.group_epoch, self.group.data.assignment_epoch
         self.answers = []
         following: Event | None = event
         while following is not None:
@@ -116,20 +116,23 @@ class ConsumerPlay:
 
     def _check(self, group_epoch: int, assignment_epoch: int) -> None:
         group = self.group
-        assert (group.group_epoch, group.assignment_epoch) >= (group_epoch, assignment_epoch)
+        assert (group.data.group_epoch, group.data.assignment_epoch) >= (
+            group_epoch,
+            assignment_epoch,
+        )
         owners: dict[tuple[bytes, int], str] = {}
-        for member in group.members.values():
+        for member in group.data.members.values():
             for topic, epochs in (*member.assigned.items(), *member.pending_revocation.items()):
                 for partition in epochs:
                     assert (topic, partition) not in owners, (topic, partition)
                     owners[topic, partition] = member.member_id
-        assert owners == {each: owner.member_id for each, owner in group.owners.items()}
+        assert owners == {each: owner.member_id for each, owner in group.data.owners.items()}
         loaded = self.load()
-        assert loaded.members == group.members
-        assert loaded.targets == group.targets
-        assert (loaded.group_epoch, loaded.assignment_epoch) == (
-            group.group_epoch,
-            group.assignment_epoch,
+        assert loaded.data.members == group.data.members
+        assert loaded.data.targets == group.data.targets
+        assert (loaded.data.group_epoch, loaded.data.assignment_epoch) == (
+            group.data.group_epoch,
+            group.data.assignment_epoch,
         )
         assert loaded.state is group.state
 
@@ -158,7 +161,7 @@ class ConsumerPlay:
         return self.beat(member_id, epoch, **fields)[:2]
 
     def member(self, member_id: str) -> ConsumerMember:
-        return self.group.members[member_id]
+        return self.group.data.members[member_id]
 
 
 class PlayedMember:

@@ -7,34 +7,17 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.groups.classic_group import ClassicGroup
-from minibroker.broker.groups.consumer_group import ConsumerGroupState
 from minibroker.broker.groups.consumer_member import MemberState
+from minibroker.broker.groups.consumer_state import ConsumerGroupState
 from minibroker.broker.groups.events import (
     CommitRequested,
     CommitResult,
-    HeartbeatReceived,
-    HeartbeatResult,
-    JoinRequested,
-    JoinResult,
-    LeaveRequested,
-    LeaveResult,
-    LeavingMember,
     MemberExpired,
     Removed,
-    SyncRequested,
-    SyncResult,
 )
 from minibroker.broker.groups.group import ConsumerLimits, GroupLimits, GroupTimes
-from minibroker.broker.groups.membership import assigned_partitions
-from minibroker.broker.groups.states import GroupState
 from minibroker.broker.metadata.image import TopicDeleted, apply
-from minibroker_protocol.compiler import encode
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.messages.consumer_protocol import (
-    ConsumerProtocolSubscription,
-    TopicPartition,
-)
 from tests.broker.groups.consumer_play import ConsumerPlay, PlayedMember, settle, topic_id
 
 OK = ErrorCode.NONE
@@ -46,7 +29,7 @@ def test_first_member_gets_all_partitions_at_once() -> None:
     result = play.join("a", "t")
     assert result == (OK, None, "a", 2, 5000, ((T, (0, 1, 2)),))
     assert play.group.state_name == ConsumerGroupState.STABLE.value
-    assert (play.group.group_epoch, play.group.assignment_epoch) == (2, 2)
+    assert (play.group.data.group_epoch, play.group.data.assignment_epoch) == (2, 2)
 
 
 def test_member_without_id_is_given_one() -> None:
@@ -80,7 +63,7 @@ def test_second_member_gets_partitions_only_when_the_first_has_revoked_them() ->
     assert len(kept) == 2
     assert play.beat("a", 2).member_epoch == 2  # null: nothing is revoked yet
     assert play.beat("b", 3).assignment is None
-    assert play.group.missing_partitions(play.member("b"))
+    assert play.group.data.missing_partitions(play.member("b"))
     assert play.beat("a", 2, owned=((T, kept),)).member_epoch == 3
     given = play.beat("b", 3).assignment
     assert given is not None
@@ -152,12 +135,12 @@ def test_static_member_that_left_returns_with_its_partitions() -> None:
     )
     epoch = play.member("a").member_epoch
     assert play.beat("a", -2, instance_id="s")[:4] == (OK, None, "a", -2)
-    before = play.group.group_epoch
+    before = play.group.data.group_epoch
     returned = play.join("c", "t", instance_id="s")
     assert returned.error is OK
-    assert returned.member_epoch == play.group.assignment_epoch >= epoch
-    assert play.group.group_epoch == before
-    assert "a" not in play.group.members
+    assert returned.member_epoch == play.group.data.assignment_epoch >= epoch
+    assert play.group.data.group_epoch == before
+    assert "a" not in play.group.data.members
     assert play.error("a", epoch, instance_id="s")[0] is ErrorCode.FENCED_INSTANCE_ID
     assert play.error("x", 1, instance_id="unknown") == (
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -183,7 +166,7 @@ def test_silent_member_is_removed_and_its_partitions_go_to_others() -> None:
     for _ in range(46):
         play.sleep(1)
         other.beat()
-    assert list(play.group.members) == ["b"]
+    assert list(play.group.data.members) == ["b"]
     assert other.partitions == {(T, 0), (T, 1)}
 
 
@@ -196,9 +179,9 @@ def test_member_that_does_not_revoke_is_removed_after_its_rebalance_timeout() ->
     for _ in range(9):
         play.sleep(1)
         play.beat("a", 2)
-    assert "a" in play.group.members
+    assert "a" in play.group.data.members
     play.sleep(1)
-    assert list(play.group.members) == ["b"]
+    assert list(play.group.data.members) == ["b"]
 
 
 def test_leaving_member_releases_its_partitions() -> None:
@@ -210,7 +193,7 @@ def test_leaving_member_releases_its_partitions() -> None:
     assert members[1].partitions == {(T, 0), (T, 1)}
     assert play.beat("b", -1).error is OK
     assert play.group.state_name == ConsumerGroupState.EMPTY.value
-    assert play.group.group_epoch == play.group.assignment_epoch
+    assert play.group.data.group_epoch == play.group.data.assignment_epoch
 
 
 def test_full_group_rejects_another_member() -> None:
@@ -258,7 +241,7 @@ def test_expression_is_resolved_after_the_answer_and_again_for_new_topics() -> N
     member = PlayedMember(play, "a", topics=None, regex="t.*")
     first = member.beat()
     assert (first.member_epoch, first.assignment) == (1, ())
-    assert play.group.group_epoch == 2
+    assert play.group.data.group_epoch == 2
     member.beat()
     assert member.partitions == {(topic_id("t1"), 0)}
     play.create_topic("t2", 1)
@@ -391,136 +374,6 @@ def test_fetch_of_offsets_requires_the_exact_epoch() -> None:
     assert fetch("x", 2) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-# Members with classic requests --------------------------------------------------------------------
-
-
-def subscription(*topics: str, owned: tuple[int, ...] = ()) -> bytes:
-    message = ConsumerProtocolSubscription(
-        topics=list(topics),
-        owned_partitions=[TopicPartition(topic="t", partitions=list(owned))] if owned else [],
-    )
-    return b"\0\1" + encode(message, 1)
-
-
-def classic_join(play: ConsumerPlay, member_id: str, *owned: int, **fields: Any) -> JoinResult:
-    event = JoinRequested(
-        member_id, 10_000, 20_000, "consumer", (("range", subscription("t", owned=owned)),)
-    )
-    result = play.handle(event._replace(**fields))
-    assert isinstance(result, JoinResult)
-    return result
-
-
-def classic_sync(play: ConsumerPlay, member_id: str, generation: int) -> SyncResult:
-    result = play.handle(SyncRequested(member_id, generation))
-    assert isinstance(result, SyncResult)
-    return result
-
-
-def classic_beat(play: ConsumerPlay, member_id: str, generation: int) -> ErrorCode:
-    result = play.handle(HeartbeatReceived(member_id, generation))
-    assert isinstance(result, HeartbeatResult)
-    return result.error
-
-
-def test_classic_member_takes_part_in_a_consumer_group() -> None:
-    play = ConsumerPlay(t=2)
-    first = PlayedMember(play, "a", "t")
-    first.beat()
-    play.sleep(1)
-    unknown = classic_join(play, "", require_known_member_id=True)
-    assert unknown[:2] == (ErrorCode.MEMBER_ID_REQUIRED, "id1")
-    joined = classic_join(play, "c")
-    assert (joined.error, joined.generation, joined.protocol_name) == (OK, 3, "range")
-    assert assigned_partitions(classic_sync(play, "c", 3).assignment) == ()
-    assert classic_beat(play, "c", 3) is OK
-    assert classic_beat(play, "c", 2) is ErrorCode.ILLEGAL_GENERATION
-    assert classic_beat(play, "a", 2) is ErrorCode.UNKNOWN_MEMBER_ID
-    first.beat()
-    first.beat()
-    assert classic_beat(play, "c", 3) is ErrorCode.REBALANCE_IN_PROGRESS
-    again = classic_join(play, "c")
-    [(topic, given)] = assigned_partitions(classic_sync(play, "c", again.generation).assignment)
-    assert (topic, len(given)) == ("t", 1)
-    assert len(first.partitions) == 1
-    assert play.group.state_name == ConsumerGroupState.STABLE.value
-
-
-def test_classic_member_that_does_not_sync_or_rejoin_is_removed() -> None:
-    play = ConsumerPlay(t=2)
-    first = PlayedMember(play, "a", "t")
-    first.beat()
-    classic_join(play, "c", session_timeout_ms=60_000)
-    for _ in range(21):
-        play.sleep(1)
-        first.beat()
-    assert list(play.group.members) == ["a"]
-
-
-def test_group_becomes_classic_when_only_classic_members_are_left() -> None:
-    play = ConsumerPlay(t=2)
-    first = PlayedMember(play, "a", "t")
-    first.beat()
-    play.sleep(1)
-    generation = classic_join(play, "c").generation
-    classic_sync(play, "c", generation)
-    assert play.beat("a", -1).error is OK
-    assert play.replaced is not None
-    group = play.replaced.group
-    assert isinstance(group, ClassicGroup)
-    assert [member.member_id for member in group.membership] == ["c"]
-    assert [each.group_type for each in play.stored.records.values()] == ["classic"]
-    group.handle(play.replaced.event, play.time)
-    assert group.state is GroupState.PREPARING_REBALANCE
-
-
-def test_static_classic_member_that_replaces_the_last_other_keeps_the_assignment() -> None:
-    play = ConsumerPlay(t=2)
-    play.join("a", "t", instance_id="s")
-    play.sleep(1)
-    joined = classic_join(play, "", group_instance_id="s")
-    assert (joined.error, joined.generation) == (OK, 2)
-    assert play.replaced is not None
-    group = play.replaced.group
-    assert isinstance(group, ClassicGroup)
-    group.handle(play.replaced.event, play.time)
-    assert (group.state, group.generation) == (GroupState.STABLE, 2)
-    [member] = group.membership
-    assert assigned_partitions(member.assignment) == (("t", (0, 1)),)
-
-
-def test_disabled_migration_rejects_classic_members() -> None:
-    limits = GroupLimits(consumer=ConsumerLimits(may_upgrade=False, may_downgrade=False))
-    play = ConsumerPlay(limits, t=2)
-    play.join("a", "t")
-    assert classic_join(play, "c").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-
-
-def test_classic_members_with_other_protocols_are_rejected() -> None:
-    play = ConsumerPlay(t=2)
-    play.join("a", "t")
-    classic_join(play, "c")
-    other = (("roundrobin", subscription("t")),)
-    assert classic_join(play, "d", protocols=other).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    broken = (("range", b"\0"),)
-    assert classic_join(play, "d", protocols=broken).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-
-
-def test_leave_requests_remove_members_of_both_kinds() -> None:
-    play = ConsumerPlay(t=2)
-    play.join("a", "t", instance_id="s")
-    play.join("b", "t")
-    leaving = (LeavingMember("", "s"), LeavingMember("x"), LeavingMember("y", "s"))
-    result = play.handle(LeaveRequested(leaving))
-    assert isinstance(result, LeaveResult)
-    assert [error for _, error in result.members] == [
-        OK,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.FENCED_INSTANCE_ID,
-    ]
-    assert list(play.group.members) == ["b"]
-
-
 # Lost and repeated heartbeats ---------------------------------------------------------------------
 
 
@@ -539,7 +392,7 @@ def test_group_converges_with_lost_repeated_and_late_heartbeats(seed: int) -> No
             members.append(PlayedMember(play, f"m{step}", *topics, assignor=assignor))
         elif action < 0.09 and members:
             member = members.pop(random.randrange(len(members)))
-            if random.random() < 0.5 and member.member_id in play.group.members:
+            if random.random() < 0.5 and member.member_id in play.group.data.members:
                 play.beat(member.member_id, -1)
         elif action < 0.11:
             play.restart()
@@ -554,7 +407,7 @@ def test_group_converges_with_lost_repeated_and_late_heartbeats(seed: int) -> No
         play.sleep(1)
         for member in members:
             member.beat()
-    assert play.group.members.keys() == {each.member_id for each in members}
+    assert play.group.data.members.keys() == {each.member_id for each in members}
     if members:
         assert play.group.state_name == ConsumerGroupState.STABLE.value
         subscribed = {name for each in members for name in each.topics}
@@ -566,4 +419,4 @@ def test_group_converges_with_lost_repeated_and_late_heartbeats(seed: int) -> No
         owned = [partition for each in members for partition in each.partitions]
         assert len(owned) == len(set(owned))
         assert set(owned) == everything
-        assert {each.epoch for each in members} == {play.group.group_epoch}
+        assert {each.epoch for each in members} == {play.group.data.group_epoch}

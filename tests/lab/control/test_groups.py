@@ -8,9 +8,13 @@ import pytest
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.groups.description import (
+    AwaitedPartition,
+    ConsumerGroupDescription,
+    ConsumerMemberDescription,
     GroupDescription,
     GroupOverview,
     MemberDescription,
+    TopicPartitions,
 )
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.process.messages import (
@@ -19,7 +23,14 @@ from minibroker.broker.process.messages import (
     LogView,
 )
 from minibroker.lab.control.cluster import reset
-from minibroker.lab.control.groups import AssignedTopic, GroupView, get_group, list_groups
+from minibroker.lab.control.groups import (
+    AssignedTopic,
+    ConsumerMember,
+    GroupView,
+    Member,
+    get_group,
+    list_groups,
+)
 from minibroker.lab.control.topics import TopicCreation, create_topic
 from minibroker.lab.errors import NotFound, Unavailable
 from tests.lab.control.running_broker import At
@@ -85,3 +96,66 @@ async def test_groups_of_all_workers_are_listed_by_name(at: At) -> None:
     groups = (await list_groups(at.broker)).groups
     assert [each.group_id for each in groups] == ["a", "b", "z"]
     assert (await reset(at.broker)).groups == 3
+
+
+async def test_consumer_group_shows_epochs_targets_and_why_it_is_not_stable(at: At) -> None:
+    topic = bytes(16)
+    has, wants = TopicPartitions(topic, "t", (0,)), TopicPartitions(topic, "t", (1,))
+    base = ConsumerMemberDescription(
+        member_id="a",
+        instance_id=None,
+        rack_id=None,
+        member_epoch=2,
+        previous_member_epoch=2,
+        state="UNREVOKED_PARTITIONS",
+        is_classic=False,
+        client_id="c",
+        client_host="/h",
+        topics=("t",),
+        regex="",
+        assigned=(has,),
+        pending_revocation=(wants,),
+        target=(has,),
+        awaited=(),
+    )
+    waiting = base._replace(
+        member_id="b",
+        member_epoch=3,
+        state="UNRELEASED_PARTITIONS",
+        is_classic=True,
+        assigned=(),
+        pending_revocation=(),
+        target=(wants,),
+        awaited=(AwaitedPartition("t", 1, "a"),),
+    )
+    silent = waiting._replace(member_id="c", member_epoch=2, state="STABLE", awaited=())
+    late = waiting._replace(member_id="d", awaited=())
+    described = ConsumerGroupDescription(
+        "g", "Reconciling", 4, 3, "uniform", (base, waiting, silent, late), ()
+    )
+    for worker in ("worker-0", "worker-1"):
+        at.roles.answers[worker, GroupsRequest] = described
+    found = await get_group(at.broker, "g")
+    assert (found.type, found.generation, found.assignment_epoch) == ("consumer", 4, 3)
+    assert (found.protocol, found.leader) == ("uniform", None)
+    assert found.members[0] == Member(
+        "a",
+        None,
+        "c",
+        "/h",
+        (AssignedTopic("t", (0,)),),
+        ConsumerMember(
+            2,
+            "UNREVOKED_PARTITIONS",
+            False,
+            (AssignedTopic("t", (0,)),),
+            (AssignedTopic("t", (1,)),),
+        ),
+    )
+    assert found.waits_for == (
+        "the target of epoch 4 is computed with the first heartbeat after the assignment interval",
+        "a has yet to revoke t-1",
+        "b waits for t-1, which a has",
+        "c has sent no heartbeat in epoch 3 yet",
+        "d gets the rest of its target with its next heartbeat",
+    )
