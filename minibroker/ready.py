@@ -45,15 +45,15 @@ class ProxyReady(NamedTuple):
 
 def as_json(ready: Ready | ProxyReady) -> str:
     """One line of JSON, without its line break."""
-    told: dict[str, object] = {
+    line: dict[str, object] = {
         "event": EVENT,
         "bootstrap_servers": ready.bootstrap_servers,
         "control_url": ready.control_url,
         "pid": ready.pid,
     }
     if isinstance(ready, Ready) and ready.client_properties:
-        told["client_properties"] = ready.client_properties
-    return json.dumps(told)
+        line["client_properties"] = ready.client_properties
+    return json.dumps(line)
 
 
 def error_as_json(message: str, exit_status: int) -> str:

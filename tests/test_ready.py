@@ -43,11 +43,11 @@ def test_commands_name_the_broker_where_it_is_not_at_the_default_port() -> None:
 
 
 def test_secured_broker_says_what_its_clients_need() -> None:
-    secured = READY._replace(client_properties="/home/x/security/client.properties")
+    secured = READY._replace(client_properties="/srv/security/client.properties")
     assert json.loads(as_json(secured))["client_properties"] == secured.client_properties
     text = as_text(secured)
-    assert "client-config --for LIBRARY --security-dir /home/x/security\n" in text
-    needed = "-b 127.0.0.1:9092 --command-config /home/x/security/client.properties"
+    assert "client-config --for LIBRARY --security-dir /srv/security\n" in text
+    needed = "-b 127.0.0.1:9092 --command-config /srv/security/client.properties"
     assert text.endswith(f"consume cats --from-beginning {needed}")
 
 

@@ -124,7 +124,7 @@ def _can_encode_element(
 
 
 def comparable(cls: type[Struct], name: str, value: object) -> frozenset[Any]:
-    """The values that a JSON value stands for in the fields of that name."""
+    """The values of a JSON value in the fields of that name."""
     return frozenset(
         _value(each.field.kind, value)
         for each in element_fields(cls)[name]
