@@ -134,6 +134,9 @@ $(TOOLS)/.installed: .ci/tools.lock | $(BIN)/python
 dist: $(TOOLS)/.installed ## Build sdist, pure wheel and compiled wheel in dist (DIST="sdist pure")
 	@$(TOOLS)/bin/python .ci/dist.py $(DIST)
 
+executable: $(TOOLS)/.installed ## Build one executable with its own Python in dist, from its wheels
+	@$(TOOLS)/bin/python .ci/executable.py
+
 release-check: $(TOOLS)/.installed ## Try all that is in dist as a stranger (PYTHONS="python3.12 …")
 	@$(TOOLS)/bin/python .ci/release_check.py $(foreach v,$(PYTHONS),--python $(v)) dist/*
 
@@ -166,4 +169,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: dist release-check help run test system-test attack client-suites lint format docs docs-check compiled test-compiled bench sim sim-seeds clean nuke
+.PHONY: dist executable release-check help run test system-test attack client-suites lint format docs docs-check compiled test-compiled bench sim sim-seeds clean nuke

@@ -111,4 +111,6 @@ def command_name(argv0: str, found: str | None) -> str:
     if found is not None:
         return name
     relative = os.path.relpath(argv0)
-    return argv0 if not folder or relative.startswith(os.pardir) else relative
+    if not folder or relative.startswith(os.pardir):
+        return argv0
+    return relative if os.sep in relative else os.path.join(os.curdir, relative)

@@ -59,5 +59,6 @@ def test_usage_names_the_command_as_typed() -> None:
     assert command_name("/usr/bin/minibroker", "/usr/bin/minibroker") == "minibroker"
     assert command_name(".venv/bin/minibroker", None) == ".venv/bin/minibroker"
     assert command_name(str(Path.cwd() / ".venv/bin/minibroker"), None) == ".venv/bin/minibroker"
+    assert command_name(str(Path.cwd() / "minibroker-linux"), None) == "./minibroker-linux"
     assert command_name("/opt/elsewhere/minibroker", None) == "/opt/elsewhere/minibroker"
     assert command_name("/lib/minibroker/__main__.py", None) == "python -m minibroker"

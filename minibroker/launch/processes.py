@@ -301,7 +301,7 @@ def _supervise(
             pid=os.getpid(),
             client_properties=client_properties,
         )
-        program = command_name(sys.argv[0], shutil.which("minibroker"))
+        program = command_name(sys.argv[0], shutil.which(os.path.basename(sys.argv[0])))
         print(as_json(ready) if json_ready else as_text(ready, program), flush=True)  # noqa: T201
 
     def print_event(event: ProcessEvent) -> None:

@@ -45,6 +45,13 @@ _STDIN: Final = 0
 _STDIN_BYTES: Final = 65536
 
 
+def clear_type_cache() -> None:
+    """Empty the interpreter's cache of type attributes; Python 3.13 has a new name for it."""
+    # Documented for such purposes, in spite of their underscores.
+    clear = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache  # noqa: SLF001
+    clear()
+
+
 class Exit(enum.IntEnum):
     """Exit status of the program, returned by `supervise`."""
 
@@ -144,7 +151,7 @@ def supervise(
         # Parent and children share the pages of objects that are not written to. The garbage
         # collector does not write to frozen objects. The cache of attributes contains references
         # to names: each replaced entry would write to the page of a name that is unused otherwise.
-        sys._clear_type_cache()  # noqa: SLF001 - documented for such purposes
+        clear_type_cache()
         gc.freeze()
         return supervisor.run(start_seconds)
     finally:

@@ -28,6 +28,7 @@ from minibroker.broker.settings import ConfigError, SettingEntry, Settings
 from minibroker.broker.settings.definitions import PERSONA
 from minibroker.broker.settings.setting import BROKER_SETTINGS
 from minibroker.broker.settings.types import Kind
+from minibroker.runtime.supervisor import clear_type_cache
 from minibroker.runtime.system import end_with_parent, open_process, peer_user
 
 REQUEST_BYTES_MAX: Final = 1024 * 1024
@@ -378,6 +379,6 @@ def importing() -> Iterator[None]:
     try:
         yield
     finally:
-        sys._clear_type_cache()  # noqa: SLF001 - documented for such purposes
+        clear_type_cache()
         gc.freeze()
         gc.enable()

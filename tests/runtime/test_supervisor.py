@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from minibroker.runtime.child import ChildSpec
-from minibroker.runtime.supervisor import Exit, supervise
+from minibroker.runtime.supervisor import Exit, clear_type_cache, supervise
 
 if TYPE_CHECKING:
     from tests.runtime.conftest import Run
@@ -380,3 +382,13 @@ def test_stop_group_must_name_children() -> None:
             on_ready=lambda: None,
             on_event=lambda event: None,
         )
+
+
+def test_type_cache_is_cleared_by_its_name_of_newer_pythons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[str] = []
+    clear = partial(called.append, "new")
+    monkeypatch.setattr(sys, "_clear_internal_caches", clear, raising=False)
+    clear_type_cache()
+    assert called == ["new"]
