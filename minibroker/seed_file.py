@@ -1,4 +1,4 @@
-"""Seed files: topics with their records, settings, users and quotas, to begin with.
+"""Seed files: topics with their records, settings, users and quotas of a new broker.
 
 Owns the format of the files, and its translation to the body of ``POST /v1/seed``. It must never
 import anything of the broker, because test processes import it. Invariant: an error names the file

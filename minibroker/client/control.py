@@ -30,8 +30,7 @@ class ControlError(RuntimeError):
 
     def __init__(self, code: str, message: str, hint: str, status: int) -> None:
         self.code = code
-        end = "" if message.endswith((".", "!", "?", ":")) or not hint else "."
-        self.text = f"{message}{end} {hint}".rstrip()
+        self.text = f"{message} {hint}".rstrip()
         self.status = status
         super().__init__(f"{code}: {self.text}".rstrip())
 

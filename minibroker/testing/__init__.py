@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from minibroker.testing.journal import DidNotHappen
     from minibroker.testing.lease import BrokerStartError
-    from minibroker.testing.messages import Message, TooManyMessages, WaitTimedOut
+    from minibroker.testing.messages import TooManyMessages, TopicMessage, WaitTimedOut
     from minibroker.testing.proxy import MiniProxy, ProxyNotStarted
     from minibroker.testing.verdicts import (
         ClientMisbehaved,
@@ -49,7 +49,7 @@ _HOMES = {
     "FaultNeverFired": "testing.faults",
     "DidNotHappen": "testing.journal",
     "BrokerStartError": "testing.lease",
-    "Message": "testing.messages",
+    "TopicMessage": "testing.messages",
     "TooManyMessages": "testing.messages",
     "WaitTimedOut": "testing.messages",
     "Consumers": "testing.histories",
@@ -79,12 +79,12 @@ __all__ = [
     "HistoryWriter",
     "IsolationLevel",
     "JournalIncomplete",
-    "Message",
     "MiniBroker",
     "MiniProxy",
     "ProxyNotStarted",
     "SharedBrokerError",
     "TooManyMessages",
+    "TopicMessage",
     "WaitTimedOut",
     "assert_well_behaved",
     "check",

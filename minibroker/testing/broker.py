@@ -151,7 +151,7 @@ class MiniBroker(Controlled, ControlledMessages):
 
     ``settings`` are the broker's own, e.g. ``{"num.partitions": 3}``; see ``minibroker settings
     list``. ``persona``, e.g. ``"kafka-2.8"``, sets the setting of this name: clients meet a broker
-    of that version. ``seed`` is what the broker begins with, as for `seed`. ``tls=True`` or
+    of that version. ``seed`` is the broker's first content, as for `seed`. ``tls=True`` or
     "mutual", and ``sasl="scram-sha-512"``, "scram-sha-256" or "plain", secure the address of
     clients: `client_config` has what they need. By default, ports are free ones and data is in
     memory. The broker ends with the context, and with this process at the latest. ``async with``

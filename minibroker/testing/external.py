@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, NoReturn, TypeVar
 
 import pytest
 
 from minibroker.client.consumer import (
     EARLIEST,
     LATEST,
+    LEADER_CHANGED,
     Fetcher,
     committed_offsets,
     list_offsets,
@@ -26,7 +28,7 @@ from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.producer import RecordProducer, partition_of
 from minibroker.seed_file import SeedSource, read_seed, text_of
 from minibroker.testing.broker import MiniBroker
-from minibroker.testing.messages import Message, MessageHelpers, Page, WaitTimedOut
+from minibroker.testing.messages import MessageHelpers, Page, TopicMessage, WaitTimedOut
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.create_topics import (
@@ -49,6 +51,10 @@ from minibroker_protocol.records import Record
 POLL_S: Final = 0.05
 FETCH_WAIT_MS: Final = 200
 TIMEOUT_MS: Final = 10_000
+NOT_YET: Final = LEADER_CHANGED | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+"""Errors of leaders that have not applied a new topic's metadata."""
+
+T = TypeVar("T")
 
 
 class ExternalKafka(MessageHelpers):
@@ -132,7 +138,7 @@ class ExternalKafka(MessageHelpers):
         existing = [topic["name"] for topic in seed["topics"] if topic["name"] in known]
         return {"topics": names, "existing": existing, "records": count}
 
-    def _append(self, topic: str, messages: list[Message]) -> list[Message]:
+    def _append(self, topic: str, messages: list[TopicMessage]) -> list[TopicMessage]:
         now_ms = int(time.time() * 1000)
         placed: dict[int, list[int]] = defaultdict(list)
         with KafkaClient(self.bootstrap_servers) as client:
@@ -147,15 +153,10 @@ class ExternalKafka(MessageHelpers):
                 placed[partition].append(place)
             made = list(messages)
             for partition, places in placed.items():
-                producer = RecordProducer(
-                    client, topic, acks=-1, compression=Compression.NONE, partition=partition
-                )
-                for place in places:
-                    producer.send(_record(messages[place], now_ms))
-                (appended,) = producer.flush()
+                records = [_record(messages[place], now_ms) for place in places]
+                first = _retried(partial(_produce, client, topic, partition, records))
                 for delta, place in enumerate(places):
-                    offset = appended.first_offset + delta
-                    made[place] = made[place]._replace(partition=partition, offset=offset)
+                    made[place] = made[place]._replace(partition=partition, offset=first + delta)
         return made
 
     def _read(
@@ -171,12 +172,12 @@ class ExternalKafka(MessageHelpers):
         with KafkaClient(self.bootstrap_servers) as client:
             if not (wait and not _wait_for_topic(client, topic, deadline)):
                 found = client.topic(topic)
-                ends = list_offsets(client, found, LATEST)
+                ends = _retried(partial(list_offsets, client, found, LATEST))
                 starts = dict(positions or list_offsets(client, found, EARLIEST))
                 if last is not None:
                     starts = {index: max(starts[index], end - last) for index, end in ends.items()}
                 fetcher = Fetcher(client, topic, starts, committed=True)
-                messages: list[Message] = []
+                messages: list[TopicMessage] = []
                 while True:
                     at_end = all(fetcher.positions[index] >= ends[index] for index in starts)
                     if at_end and (len(messages) >= wait or time.monotonic() >= deadline):
@@ -212,6 +213,29 @@ class ExternalKafka(MessageHelpers):
                     text = f"group {group!r} was awaited for {timeout_s:g} s to have {awaited}"
                     raise WaitTimedOut(f"{text}, and it has {has}, lag {found['lag']}")
                 time.sleep(POLL_S)
+
+
+def _produce(client: KafkaClient, topic: str, partition: int, records: list[Record]) -> int:
+    """Produce one batch; return its first offset."""
+    producer = RecordProducer(
+        client, topic, acks=-1, compression=Compression.NONE, partition=partition
+    )
+    for record in records:
+        producer.send(record)
+    (appended,) = producer.flush()
+    return appended.first_offset
+
+
+def _retried(call: Callable[[], T]) -> T:
+    """Call again while a new topic's leaders do not know it yet."""
+    deadline = time.monotonic() + TIMEOUT_MS / 1000
+    while True:
+        try:
+            return call()
+        except BrokerError as error:
+            if error.code not in NOT_YET or time.monotonic() >= deadline:
+                raise
+        time.sleep(POLL_S)
 
 
 def _group(client: KafkaClient, group: str) -> dict[str, Any]:
@@ -256,13 +280,13 @@ def _wait_for_topic(client: KafkaClient, name: str, deadline: float = 0) -> bool
         time.sleep(POLL_S)
 
 
-def _record(message: Message, now_ms: int) -> Record:
+def _record(message: TopicMessage, now_ms: int) -> Record:
     timestamp = now_ms if message.timestamp_ms is None else message.timestamp_ms
     return Record(0, timestamp, message.key, message.value, message.headers)
 
 
-def _message(partition: int, record: Record) -> Message:
-    return Message(
+def _message(partition: int, record: Record) -> TopicMessage:
+    return TopicMessage(
         record.value,
         record.key,
         tuple(record.headers),
@@ -272,7 +296,7 @@ def _message(partition: int, record: Record) -> Message:
     )
 
 
-def _seeded(record: Mapping[str, Any]) -> Message:
+def _seeded(record: Mapping[str, Any]) -> TopicMessage:
     from base64 import b64decode
 
     def content(name: str) -> bytes | None:
@@ -282,7 +306,7 @@ def _seeded(record: Mapping[str, Any]) -> Message:
         return None if text is None else text.encode()
 
     headers = record.get("headers", ())
-    return Message(
+    return TopicMessage(
         content("value"),
         content("key"),
         tuple((header["key"], header["value"].encode()) for header in headers),

@@ -28,7 +28,7 @@ PAGE: Final = 1000
 """Messages in one request."""
 
 REQUEST_BYTES: Final = 1024 * 1024
-"""Bytes of keys and values after which a new request begins."""
+"""Maximum bytes of keys and values of a request with several messages."""
 
 SHOWN_MAX: Final = 3
 """Number of messages that an error shows."""
@@ -45,7 +45,7 @@ class TooManyMessages(RuntimeError):
     """A topic has more messages than one call returns."""
 
 
-class Message(NamedTuple):
+class TopicMessage(NamedTuple):
     """A message of a topic, to produce or as it was read.
 
     By default the key chooses the partition, messages without a key go to each partition in turn,
@@ -74,7 +74,7 @@ class Message(NamedTuple):
 
 
 NewMessage: TypeAlias = (
-    Message | bytes | str | tuple[Any, Any] | Mapping[str, Any] | list[Any] | None
+    TopicMessage | bytes | str | tuple[Any, Any] | Mapping[str, Any] | list[Any] | None
 )
 """A value, a pair of key and value, or a message; mappings and lists are values as JSON."""
 
@@ -85,15 +85,15 @@ def shown(content: bytes | None) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-def message_of(given: NewMessage) -> Message:
+def message_of(given: NewMessage) -> TopicMessage:
     """Return a message to produce."""
-    if isinstance(given, Message):
+    if isinstance(given, TopicMessage):
         return given
     if isinstance(given, tuple):
         if len(given) != 2:
             raise TypeError(f"a tuple must be a key and a value, not {len(given)} items: {given!r}")
-        return Message(content_of(given[1]), content_of(given[0]))
-    return Message(content_of(given))
+        return TopicMessage(content_of(given[1]), content_of(given[0]))
+    return TopicMessage(content_of(given))
 
 
 def content_of(given: object) -> bytes | None:
@@ -111,28 +111,28 @@ def content_of(given: object) -> bytes | None:
 class Page(NamedTuple):
     """Some messages of a topic, and the next offset of each partition."""
 
-    messages: list[Message]
+    messages: list[TopicMessage]
     positions: Mapping[int, int]
     has_more: bool
 
 
 class MessageHelpers(ABC):
-    """Helpers of a broker; those that begin with ``_`` differ between brokers."""
+    """Helpers of a broker; those with a leading ``_`` differ between brokers."""
 
-    def produce(self, topic: str, messages: Iterable[NewMessage]) -> list[Message]:
+    def produce(self, topic: str, messages: Iterable[NewMessage]) -> list[TopicMessage]:
         """Produce messages; return them with their partitions and offsets when they are stored.
 
-        A message is a value, a ``(key, value)`` pair, or a `Message`: bytes, text, or mappings and
-        lists, which become JSON. The topic is created if clients may do so.
+        A message is a value, a ``(key, value)`` pair, or a `TopicMessage`: bytes, text, or mappings
+        and lists, which become JSON. The topic is created if clients may do so.
         """
         if isinstance(messages, str | bytes | Mapping):
             raise TypeError(f"messages must be a list: produce({topic!r}, [{messages!r}])")
-        produced: list[Message] = []
+        produced: list[TopicMessage] = []
         for part in _parts([message_of(message) for message in messages]):
             produced += self._append(topic, part)
         return produced
 
-    def messages(self, topic: str, *, last: int | None = None) -> list[Message]:
+    def messages(self, topic: str, *, last: int | None = None) -> list[TopicMessage]:
         """Return the messages of a topic, or the ``last`` ones of each partition, without waiting.
 
         They are sorted by timestamp; those of one partition keep their order. Aborted messages, and
@@ -153,16 +153,16 @@ class MessageHelpers(ABC):
         topic: str,
         count: int = 1,
         *,
-        where: Callable[[Message], object] | None = None,
+        where: Callable[[TopicMessage], object] | None = None,
         timeout_s: float = TIMEOUT_S,
-    ) -> list[Message]:
+    ) -> list[TopicMessage]:
         """Wait until a topic has ``count`` messages, and return the first ones.
 
         With ``where``, only messages for which it is true count. Raises `WaitTimedOut`.
         """
         deadline = time.monotonic() + timeout_s
-        seen: list[Message] = []
-        found: list[Message] = []
+        seen: list[TopicMessage] = []
+        found: list[TopicMessage] = []
         positions: Mapping[int, int] | None = None
         while len(found) < count:
             wait = 1 if where is not None else min(count - len(found), PAGE)
@@ -197,7 +197,7 @@ class MessageHelpers(ABC):
         return self._await_group(group, state, members, lag, timeout_s)
 
     @abstractmethod
-    def _append(self, topic: str, messages: list[Message]) -> list[Message]:
+    def _append(self, topic: str, messages: list[TopicMessage]) -> list[TopicMessage]:
         """Produce messages, and return them with their positions."""
 
     @abstractmethod
@@ -222,19 +222,19 @@ class MessageHelpers(ABC):
         """Wait for a group, or raise `WaitTimedOut`."""
 
 
-def sorted_by_time(messages: list[Message]) -> list[Message]:
+def sorted_by_time(messages: list[TopicMessage]) -> list[TopicMessage]:
     """Merge the messages of partitions by timestamp; each partition keeps its order."""
     import heapq
 
-    partitions: dict[int | None, list[Message]] = {}
+    partitions: dict[int | None, list[TopicMessage]] = {}
     for message in messages:
         partitions.setdefault(message.partition, []).append(message)
     streams = [partitions[index] for index in sorted(partitions, key=lambda index: index or 0)]
     return list(heapq.merge(*streams, key=lambda message: message.timestamp_ms or 0))
 
 
-def _parts(messages: list[Message]) -> Iterator[list[Message]]:
-    part: list[Message] = []
+def _parts(messages: list[TopicMessage]) -> Iterator[list[TopicMessage]]:
+    part: list[TopicMessage] = []
     size = 0
     for message in messages:
         added = len(message.key or b"") + len(message.value or b"")
@@ -247,7 +247,7 @@ def _parts(messages: list[Message]) -> Iterator[list[Message]]:
         yield part
 
 
-def _there(seen: list[Message], matching: int | None) -> str:
+def _there(seen: list[TopicMessage], matching: int | None) -> str:
     """Describe what there is instead of what is awaited."""
     if not seen:
         return "there are none. Does the application use this broker and this topic?"
@@ -264,7 +264,7 @@ class ControlledMessages(MessageHelpers):
     def control(self) -> Control:
         """Calls to the control API."""
 
-    def _append(self, topic: str, messages: list[Message]) -> list[Message]:
+    def _append(self, topic: str, messages: list[TopicMessage]) -> list[TopicMessage]:
         from minibroker.client.control import target_of
 
         target = target_of(("v1", "topics", topic, "records"))
@@ -332,7 +332,7 @@ class ControlledMessages(MessageHelpers):
         return described
 
 
-def _as_json(message: Message) -> dict[str, Any]:
+def _as_json(message: TopicMessage) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "key_base64": _base64(message.key),
         "value_base64": _base64(message.value),
@@ -349,8 +349,8 @@ def _base64(content: bytes | None) -> str | None:
     return None if content is None else b64encode(content).decode()
 
 
-def _from_json(record: Mapping[str, Any]) -> Message:
-    return Message(
+def _from_json(record: Mapping[str, Any]) -> TopicMessage:
+    return TopicMessage(
         value=_bytes(record["value_base64"]),
         key=_bytes(record["key_base64"]),
         headers=tuple(

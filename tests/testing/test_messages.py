@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any, cast
 
 import confluent_kafka
 import pytest
 import trio
 
-from minibroker.testing import Message, MiniBroker, TooManyMessages, WaitTimedOut, messages
+from minibroker.testing import MiniBroker, TooManyMessages, TopicMessage, WaitTimedOut, messages
 from minibroker.testing.external import ExternalKafka
 from minibroker.testing.messages import MessageHelpers, message_of
 
@@ -32,9 +33,9 @@ def topic(minibroker: MiniBroker, minibroker_group: str) -> Iterator[str]:
 
 
 def test_messages_are_read_as_they_were_produced(kafka: MessageHelpers, topic: str) -> None:
-    given = Message(b"\xff", b"k", (("h", b"1"), ("n", None)), timestamp_ms=7)
+    given = TopicMessage(b"\xff", b"k", (("h", b"1"), ("n", None)), timestamp_ms=7)
     produced = kafka.produce(
-        topic, [given, "text", ("key", {"id": 1}), None, Message(b"p2", partition=2)]
+        topic, [given, "text", ("key", {"id": 1}), None, TopicMessage(b"p2", partition=2)]
     )
     assert produced[1].partition == 0
     assert produced[4].partition == 2
@@ -150,7 +151,7 @@ def test_wrong_messages_are_explained(minibroker: MiniBroker) -> None:
     with pytest.raises(TypeError, match=r"messages must be a list: produce\('t', \['a'\]\)"):
         minibroker.produce("t", "a")
     with pytest.raises(TypeError, match="must be a key and a value, not 3 items"):
-        message_of(("a", "b", "c"))
+        message_of(cast("Any", ("a", "b", "c")))
     with pytest.raises(TypeError, match="must be bytes, text, JSON or None, not int"):
         message_of((1, "b"))
 

@@ -67,7 +67,7 @@ SHOWN_RECORDS: Final = 3
 SHOWN_CHARACTERS: Final = 60
 
 _BATCH_BYTES: Final = 512 * 1024
-"""Bytes after which a new batch begins: half of the default ``message.max.bytes``."""
+"""Maximum bytes of a batch with several records: half of the default ``message.max.bytes``."""
 
 _READ_BYTES: Final = 1024 * 1024
 """Bytes of batches that an I/O worker returns at a time."""
@@ -208,7 +208,7 @@ async def produce_records(broker: ControlledBroker, name: str, new: NewRecords) 
             if appended.error is not ErrorCode.NONE:
                 raise ApiError(
                     appended.error.name,
-                    f"{name}-{batch.partition} rejects a record: {appended.text}",
+                    f"{name}-{batch.partition} rejects a record: {appended.text};",
                     f"{len(positions)} of {len(new.records)} records were produced before.",
                 )
             for delta, (place, _) in enumerate(batch.records):

@@ -75,7 +75,7 @@ class SeedUser(NamedTuple):
 
 
 class SeedQuota(NamedTuple):
-    """Quotas of an entity; the name `<default>` stands for all others."""
+    """Quotas of an entity; the name `<default>` is all others."""
 
     limits: Annotated[Mapping[str, float], Doc("By Kafka's keys, e.g. `producer_byte_rate`.")]
     user: str | None = None
@@ -84,7 +84,7 @@ class SeedQuota(NamedTuple):
 
 
 class Seed(NamedTuple):
-    """What a broker begins with."""
+    """The first content of a broker."""
 
     topics: Annotated[tuple[SeedTopic, ...], Length(0, ENTRIES_MAX)] = ()
     settings: Annotated[
@@ -158,7 +158,7 @@ async def _alter_settings(broker: ControlledBroker, settings: Mapping[str, str])
     if steps:
         outcome = await broker.scope.cluster.alter_configs([Alteration(BROKER, "", steps)])
         await broker.scope.publish(outcome.updates)
-        hint = "Settings that are not dynamic are given when the broker starts."
+        hint = "; settings that are not dynamic are given when the broker starts"
         _check("settings", outcome.rejections, hint)
 
 
@@ -205,7 +205,7 @@ def _check(what: str, rejections: Sequence[ChangeRejected | None], hint: str = "
     for place, rejection in enumerate(rejections):
         if rejection is not None:
             where = what if len(rejections) == 1 else f"{what}.{place}"
-            raise ApiError(rejection.code.name, f"{where}: {rejection.text}", hint)
+            raise ApiError(rejection.code.name, f"{where}: {rejection.text}{hint}")
 
 
 async def seed_before_ready(

@@ -111,6 +111,9 @@ class LocalControllerScope:
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work)
 
+    def refuse(self, reason: str) -> None:
+        raise AssertionError(reason)
+
     async def publish(self, updates: Sequence[Update]) -> None:
         for update in updates:
             self.at_processor = apply_update(self.at_processor, update)

@@ -91,6 +91,9 @@ class Scope:
     def unusable_keys(self, configs: Configs) -> Sequence[str]:
         raise AssertionError(f"{configs} are not altered by this API")
 
+    def refuse(self, reason: str) -> None:
+        raise AssertionError(reason)
+
     async def publish(self, updates: Sequence[Update]) -> None:
         await self.subscribers.publish(updates)
 
