@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -71,6 +69,8 @@ def read_seed(source: SeedSource) -> dict[str, Any]:
 
 
 def _toml(path: Path) -> Mapping[str, Any]:
+    import tomllib  # Few test processes read a file.
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -195,6 +195,8 @@ def _table(where: str, value: Any) -> Mapping[str, Any]:
 def _check_names(where: str, given: Iterable[str], known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known:
+            from difflib import get_close_matches
+
             similar = get_close_matches(name, known, 1)
             advice = f"did you mean {similar[0]!r}?" if similar else f"known are {', '.join(known)}"
             raise SeedError(f"{where}: {name!r} is unknown; {advice}")

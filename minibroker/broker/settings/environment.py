@@ -21,7 +21,6 @@ KAFKA: Final = "KAFKA_"
 
 NOT_SETTINGS: Final = frozenset(
     {
-        "KAFKA_BOOTSTRAP_SERVERS",
         "KAFKA_GC_LOG_OPTS",
         "KAFKA_HEAP_OPTS",
         "KAFKA_JMX_HOSTNAME",
