@@ -1,9 +1,9 @@
 """Builds what a release consists of: the sdist, the pure wheel and this platform's compiled wheel.
 
 Owns the order: the sdist comes from a copy of the checkout whose README has absolute links, and
-wheels come from the sdist, as they do for whoever installs it. It must never write to the checkout.
-Invariant: all artefacts have the version of the tag, which only git knows here and the sdist tells
-everyone else. Run it with the environment of ``make dist``, which has its tools.
+wheels come from the sdist, as they do when pip finds no wheel. It must never write to the checkout.
+Invariant: all artefacts have the version of the tag, which git knows here and the sdist
+elsewhere. Run it with the environment of ``make dist``, which has its tools.
 """
 
 from __future__ import annotations

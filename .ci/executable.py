@@ -1,7 +1,7 @@
 """Builds one executable that runs minibroker on a machine without Python: dist/minibroker-SYSTEM.
 
-Owns what is in it: an interpreter whose libraries stand beside it, the standard library without
-what no broker needs, and the wheel of ``make dist`` with its requirements. PyApp, built by cargo,
+Owns what is in it: an interpreter with its libraries, the standard library without what no
+broker needs, and the wheel of ``make dist`` with its requirements. PyApp, built by cargo,
 carries them as an archive, unpacks it at the first start and runs that Python from then on. It must
 never need anything of the machine but the C library. Invariant: the interpreter is the last file
 of the archive, so that a Python that was not unpacked completely is never run.
@@ -31,7 +31,7 @@ PYTHON_FOLDER = "PYTHON_FOLDER"
 """A folder with a relocatable Python, e.g. one of python-build-standalone's. By default one is made
 of the interpreter that runs this program, which needs a C library as new as this machine's."""
 EXTRAS = "zookeeper,oauth"
-"""What a broker can use; nobody can install it into an executable later."""
+"""What a broker can use; it can't be installed into an executable later."""
 
 INTERPRETER = "bin/python3"
 UNNEEDED = re.compile(

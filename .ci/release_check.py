@@ -171,9 +171,9 @@ def check_executable(executable: Path) -> str:
                 raise CheckFailed(f"{words} failed:\n{done.stdout}{done.stderr}")
             return done.stdout
 
-        begun = time.monotonic()
+        begin = time.monotonic()
         kind = run("--version").strip()
-        unpacked = time.monotonic() - begun
+        unpacked = time.monotonic() - begin
         options = ["--json", "--exit-with-parent", "--listener", "PLAINTEXT://127.0.0.1:0"]
         with subprocess.Popen(  # noqa: S603 - our own command
             [str(executable), "start", *options],
@@ -183,11 +183,11 @@ def check_executable(executable: Path) -> str:
             env=variables,
         ) as broker:
             assert broker.stdout is not None
-            begun = time.monotonic()
+            begin = time.monotonic()
             ready = json.loads(broker.stdout.readline() or "{}")
             if ready.get("event") != "ready":
                 raise CheckFailed(f"the broker says {ready}")
-            started = time.monotonic() - begun
+            started = time.monotonic() - begin
             server = ["-b", ready["bootstrap_servers"]]
             run("produce", "cats", *server, text="hello\n")
             seen = run("consume", "cats", "--from-beginning", "--max-messages", "1", *server)
@@ -218,15 +218,17 @@ def main() -> None:
         for version, python in pythons.items() if is_package else [("its own Python", "")]:
             if not suits(artefact, version):
                 continue
-            begun = time.monotonic()
+            begin = time.monotonic()
             try:
-                told = check_package(artefact, python) if is_package else check_executable(artefact)
+                result = (
+                    check_package(artefact, python) if is_package else check_executable(artefact)
+                )
             except CheckFailed as failure:
                 failures += 1
-                told = f"FAILED: {failure}"
+                result = f"FAILED: {failure}"
             checks += 1
-            took = time.monotonic() - begun
-            print(f"{artefact.name} with {version}: {told} ({took:.0f} s)", flush=True)
+            took = time.monotonic() - begin
+            print(f"{artefact.name} with {version}: {result} ({took:.0f} s)", flush=True)
     print(f"{checks - failures} passed, {failures} failed")
     sys.exit(bool(failures) or not checks)
 
