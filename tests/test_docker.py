@@ -45,7 +45,7 @@ def started_with(tmp_path: Path, *arguments: str) -> list[str]:
     minibroker.write_text('#!/bin/sh\necho minibroker "$@"\n')
     minibroker.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    command = [DOCKER / "entrypoint", *arguments]
+    command = [str(DOCKER / "entrypoint"), *arguments]
     printed = subprocess.check_output(command, env={"PATH": path}, text=True)
     return printed.split()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,8 @@ def advertised(client: KafkaClient) -> set[tuple[str, int]]:
     [single] = client.send(request, FindCoordinatorResponse).coordinators
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=["g", "h"])
     several = client.send(request, FindCoordinatorResponse).coordinators
-    return {(each.host, each.port) for each in (broker, described, single, *several)}
+    found: list[Any] = [broker, described, single, *several]
+    return {(each.host, each.port) for each in found}
 
 
 def alter(client: KafkaClient, name: str, value: str) -> None:
