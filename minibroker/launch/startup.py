@@ -11,6 +11,7 @@ import errno
 import os
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -42,7 +43,12 @@ from minibroker.runtime.system import MEMORY_DIRECTORY, raise_descriptors_max, s
 
 PREFIX: Final = "minibroker-"
 MEMORY_BYTES_MIN: Final = 1024 * 1024
-"""Free bytes required to keep data in `MEMORY_DIRECTORY`; a new broker writes half of that."""
+"""Free bytes required to use `MEMORY_DIRECTORY`; a new broker writes half of that."""
+
+MEMORY_DATA_BYTES_MIN: Final = 128 * 1024 * 1024
+"""Free bytes below which data is kept in the default directory if that has more; a container has 64
+MB of shared memory unless its start says otherwise.
+"""
 
 DATA: Final = "data"
 MARK: Final = ".temporary"
@@ -92,7 +98,7 @@ def open_directories(
     Raises ``StartError`` if ``data_dir`` is in use, cannot be written, belongs to another node or
     program, or has lost its config store and ``needs_store`` is set.
     """
-    home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary_base()))
+    home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary_base(for_data=data_dir is None)))
     try:
         home_lock = DirLock(home, "minibroker")
         (
@@ -157,15 +163,22 @@ def _owner_only(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-def _temporary_base() -> Path | None:
+def _temporary_base(*, for_data: bool) -> Path | None:
     """Return the place of temporary directories: in memory if there is room, None for the default.
 
     Directories of killed brokers are removed first.
     """
     if MEMORY_DIRECTORY.is_dir() and os.access(MEMORY_DIRECTORY, os.W_OK | os.X_OK):
         remove_abandoned(MEMORY_DIRECTORY)
-        if free_bytes(str(MEMORY_DIRECTORY)) >= MEMORY_BYTES_MIN:
-            return MEMORY_DIRECTORY
+        in_memory, elsewhere = map(free_bytes, (str(MEMORY_DIRECTORY), tempfile.gettempdir()))
+        if not for_data or in_memory >= min(MEMORY_DATA_BYTES_MIN, elsewhere):
+            if in_memory >= MEMORY_BYTES_MIN:
+                return MEMORY_DIRECTORY
+        else:
+            sys.stderr.write(
+                f"minibroker: {MEMORY_DIRECTORY} has only {in_memory // 2**20} MiB free, so the "
+                f"data is kept in {tempfile.gettempdir()}; --data-dir names another directory\n"
+            )
     remove_abandoned(None)
     return None
 

@@ -17,6 +17,8 @@ here                                on Linux                        on macOS
                                     connections over the sockets    distribute
 `peer_user`                         ``SO_PEERCRED``                 ``LOCAL_PEERCRED``
 `nameless_address`                  abstract Unix socket names      none: a file, to be removed
+`own_routes`                        ``/proc/net/route``             a routing socket; until then, no
+                                                                    route is known
 `MEMORY_DIRECTORY`                  ``/dev/shm``                    none: the default directory
 `memory_file`                       memfd                           none: a deleted file, on a disk
 `path_of`                           ``/proc/self/fd``               ``/dev/fd``
@@ -96,6 +98,38 @@ def peer_user(connection: socket.socket) -> int:
 def nameless_address(name: str) -> str:
     """Return an address of a Unix socket without a file, which ends with its last socket."""
     return f"\0{name}"
+
+
+_LOOPBACK_INTERFACE: Final = "lo"
+
+
+def own_routes() -> list[tuple[str, str | None]]:
+    """Return the routes of this host: network in CIDR notation, and gateway if there is one.
+
+    Empty if they cannot be read.
+    """
+    routes: list[tuple[str, str | None]] = []
+    with suppress(OSError):
+        for line in Path("/proc/net/route").read_text(encoding="ascii").splitlines()[1:]:
+            interface, network, gateway, _, _, _, _, mask, *_ = line.split()
+            if interface != _LOOPBACK_INTERFACE:
+                via = _ipv4(gateway) if int(gateway, 16) else None
+                routes.append((f"{_ipv4(network)}/{_ipv4(mask)}", via))
+    with suppress(OSError):
+        for line in Path("/proc/net/ipv6_route").read_text(encoding="ascii").splitlines():
+            network, prefix, _, _, gateway, *_, interface = line.split()
+            if interface != _LOOPBACK_INTERFACE:
+                via = _ipv6(gateway) if int(gateway, 16) else None
+                routes.append((f"{_ipv6(network)}/{int(prefix, 16)}", via))
+    return routes
+
+
+def _ipv4(digits: str) -> str:
+    return socket.inet_ntoa(struct.pack("=I", int(digits, 16)))
+
+
+def _ipv6(digits: str) -> str:
+    return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
 
 
 # --------------------------------------------------------------------------- files and memory

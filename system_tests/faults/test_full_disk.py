@@ -271,12 +271,30 @@ def test_start_on_unwritable_disk_reports_reason(
     assert str(small_disk / "data") in text
 
 
-def test_small_memory_directory_of_a_container_fills_visibly(fresh: Names) -> None:
-    mounted = f'mount -t tmpfs -o size={DISK_BYTES} tmpfs /dev/shm && exec "$@"'
-    namespace = ["unshare", "--map-root-user", "--mount", "sh", "-c", mounted, "sh"]
+def small_memory_directory(temporary: str) -> list[str]:
+    """A command that runs another one as in a container, with this default directory."""
+    mounted = f'mount -t tmpfs -o size={DISK_BYTES} tmpfs /dev/shm && exec env "$@"'
+    command = [mounted, "sh", f"TMPDIR={temporary}"]
+    namespace = ["unshare", "--map-root-user", "--mount", "sh", "-c", *command]
     if subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this user may not mount a file system, not even in a namespace")
-    with start_minibroker(wrapper=namespace) as broker:
+    return namespace
+
+
+def test_small_memory_directory_of_a_container_does_not_limit_data(
+    fresh: Names, tmp_path: Path
+) -> None:
+    with start_minibroker(wrapper=small_memory_directory(str(tmp_path))) as broker:
+        count = 2 * DISK_BYTES // len(RECORD)
+        assert produced(broker, fresh("big"), count) == count
+        assert not conditions(broker)
+        assert list(tmp_path.glob("minibroker-*/data"))
+        assert broker.stop() == 0
+        assert f"so the data is kept in {tmp_path}" in broker.printed()
+
+
+def test_small_memory_directory_of_a_container_fills_visibly(fresh: Names) -> None:
+    with start_minibroker(wrapper=small_memory_directory("/dev/shm")) as broker:
         topic, again = fresh("big"), fresh("again")
         assert 0 < filled(broker, topic) < DISK_BYTES // len(RECORD) + 1
         health = ask(broker, "GET", "/v1/health")

@@ -175,6 +175,31 @@ def test_default_directory_is_used_without_shared_memory(
         assert made.home.parent == tmp_path
 
 
+@pytest.mark.parametrize(
+    ("in_memory", "elsewhere", "is_in_memory"),
+    [(64, 9000, False), (64, 63, True), (128, 9000, True), (0, 9000, False)],
+)
+def test_data_is_in_shared_memory_unless_the_default_directory_has_more_room(
+    base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    in_memory: int,
+    elsewhere: int,
+    is_in_memory: bool,
+) -> None:
+    free = {str(base): in_memory, str(tmp_path): elsewhere}
+    monkeypatch.setattr(startup, "free_bytes", lambda path: free[path] * 1024 * 1024)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with open_directories(None, NODE_ID) as made:
+        assert made.home.parent == (base if is_in_memory else tmp_path)
+    printed = capsys.readouterr().err
+    assert printed == "" if is_in_memory else f"{base} has only {in_memory} MiB free" in printed
+    with open_directories(str(tmp_path / "named"), NODE_ID) as made:
+        assert (made.home.parent == base) == bool(in_memory)
+
+
 @pytest.fixture
 def bound() -> Iterator[list[socket.socket]]:
     sockets: list[socket.socket] = []

@@ -81,6 +81,8 @@ class Caller(NamedTuple):
     """Whether the client has authenticated with a delegation token."""
     software: tuple[str, str] = ("", "")
     """Name and version of the client software, from ApiVersions."""
+    connected_to: tuple[str, int] | None = None
+    """Address of the broker that the client used, if its listener is advertised by connection."""
 
 
 def _ignore_denial(_operation: Operation, _resource: Resource, _name: str) -> None:
@@ -374,8 +376,8 @@ class SingleScope(Protocol):
         ...
 
     @property
-    def listener(self) -> str:
-        """The listener of the client's connection."""
+    def caller(self) -> Caller:
+        """The client of the request."""
         ...
 
     def fetch_bytes_max(self) -> int:

@@ -81,7 +81,9 @@ def _describe_cluster(ctx: Context, request: DescribeClusterRequest) -> Describe
             DescribeClusterBroker(
                 broker_id=broker.broker_id, host=host, port=port, rack=broker.rack
             )
-            for broker, host, port in ctx.image.brokers_at(ctx.caller.listener)
+            for broker, host, port in ctx.image.brokers_at(
+                ctx.caller.listener, ctx.caller.connected_to
+            )
         ],
         cluster_authorized_operations=operations,
     )
@@ -142,7 +144,7 @@ async def _describe_quorum(
             node_id=broker.broker_id,
             listeners=[Listener(name=listener, host=host, port=port)],
         )
-        for broker, host, port in image.brokers_at(listener)
+        for broker, host, port in image.brokers_at(listener, request.caller.connected_to)
         if broker.broker_id == image.controller_id
     ]
     return DescribeQuorumResponse(topics=[topic], nodes=nodes)

@@ -16,6 +16,7 @@ from minibroker.broker.apis.base import (
     CONTROLLER,
     SPECIAL,
     Api,
+    Caller,
     Context,
     ControllerScope,
     Owner,
@@ -119,11 +120,11 @@ def _find(ctx: Context, key_type: int, key: str) -> CoordinatorNode:
         what = KEY_TYPES.get(key_type)
         text = f"This broker does not serve {what} yet." if what else _unknown_type(key_type)
         return CoordinatorNode(error=ErrorCode.INVALID_REQUEST, text=text)
-    return _find_leader(ctx.image, ctx.settings, ctx.caller.listener, key_type, key)
+    return _find_leader(ctx.image, ctx.settings, ctx.caller, key_type, key)
 
 
 def _find_leader(
-    image: Image, settings: Settings, listener: str, key_type: int, key: str
+    image: Image, settings: Settings, caller: Caller, key_type: int, key: str
 ) -> CoordinatorNode:
     topic = OFFSETS_TOPIC
     index = offsets_partition(key, settings[OFFSETS_TOPIC_NUM_PARTITIONS])
@@ -132,7 +133,7 @@ def _find_leader(
         index = transaction_partition(key, settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS])
     partition = image.partition(topic, index)
     leader = None if partition is None else image.brokers.get(partition.leader)
-    endpoint = None if leader is None else leader.endpoints.get(listener)
+    endpoint = leader and leader.endpoint(caller.listener, caller.connected_to)
     if leader is None or endpoint is None:
         text = f"{topic}-{index}, which stores this key, has no reachable leader."
         return CoordinatorNode(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, text=text)
@@ -155,7 +156,7 @@ def execute_single(
         key_type == TRANSACTION and TRANSACTION_STATE_TOPIC in scope.image.topics
     ):
         return None
-    node = _find_leader(scope.image, scope.worker.settings, scope.listener, key_type, key)
+    node = _find_leader(scope.image, scope.worker.settings, scope.caller, key_type, key)
     if node.error:
         return None
     endpoint = node.node_id, node.host, node.port

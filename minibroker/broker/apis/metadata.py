@@ -106,7 +106,9 @@ def merge(
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.broker_id, host=host, port=port, rack=broker.rack)
-            for broker, host, port in ctx.image.brokers_at(ctx.caller.listener)
+            for broker, host, port in ctx.image.brokers_at(
+                ctx.caller.listener, ctx.caller.connected_to
+            )
         ],
         cluster_id=ctx.image.cluster_id,
         controller_id=ctx.image.controller_id,

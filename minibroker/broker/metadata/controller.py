@@ -52,6 +52,7 @@ from minibroker.broker.metadata.credentials import (
 )
 from minibroker.broker.metadata.features import FeatureUpdate, feature_steps, plan_feature_updates
 from minibroker.broker.metadata.image import (
+    BROKER,
     AclsChanged,
     Broker,
     BrokerChanged,
@@ -84,6 +85,7 @@ from minibroker.broker.metadata.store.tree import (
     NoNodeError,
     NotEmptyError,
     Operation,
+    Set,
     Store,
     StoreError,
     UnavailableError,
@@ -109,12 +111,15 @@ from minibroker.broker.metadata.topics import (
 )
 from minibroker.broker.security.acl import AclRule, Pattern
 from minibroker.broker.settings import (
+    ADVERTISED_LISTENERS,
     BROKER_RACK,
     DELETE_TOPIC_ENABLE,
     NODE_ID,
     PERSONA,
     Settings,
 )
+from minibroker.broker.settings.dynamic import effective
+from minibroker.broker.settings.listeners import advertised_again, advertised_by_connection
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import uuid_text
 
@@ -156,9 +161,17 @@ class ClusterController:
         settings: Settings,
         image: Image,
         random: Random,
+        *,
+        broker: Broker,
+        registration: Callable[[Broker], bytes],
         free_bytes: FreeBytes = unlimited,
     ) -> None:
-        """Use an image that equals the store's content; call `start` instead."""
+        """Use an image that equals the store's content; call `start` instead.
+
+        ``broker`` has the addresses of the start; ``registration`` encodes a broker's node.
+        """
+        self._broker = broker
+        self._registration = registration
         self._store = store
         self._settings = settings
         self._random = random
@@ -182,8 +195,9 @@ class ClusterController:
     ) -> ClusterController:
         """Open a new or existing store with a higher controller epoch; the image has number 0.
 
-        ``endpoints`` are the advertised addresses: listener name -> (host, port).  Raises
-        `ControllerStartError` if the store belongs to another broker or cluster.
+        ``endpoints`` are the addresses that are advertised without dynamic configs: listener name
+        -> (host, port). Raises `ControllerStartError` if the store belongs to another broker or
+        cluster.
         """
         broker = Broker(settings[NODE_ID], settings[BROKER_RACK], endpoints)
         for path in layout.PERSISTENT_PATHS:
@@ -200,13 +214,24 @@ class ClusterController:
         for change in await bootstrap.load_configs(store, settings):
             image = apply(image, change)
         bootstrap.check_data_directory(image, settings, found_logs)
+        present = _advertised(broker, effective(settings, image.configs))
+        image = apply(image, BrokerChanged(present))
         protocols = {name: settings.security_protocol(name) for name in endpoints}
-        await bootstrap.register(store, broker, protocols, wall_ms)
+        await bootstrap.register(store, present, protocols, wall_ms)
         for user in plan_credentials(image, [*wanted_users(settings, image)]).values():
             if isinstance(user, ConfigChanged):
                 await store.multi(await steps_of(store, image, [user]))
                 image = apply(image, user)
-        controller = cls(store, settings, image, random, free_bytes)
+        registration = partial(layout.encode_broker, protocols=protocols, timestamp_ms=wall_ms)
+        controller = cls(
+            store,
+            settings,
+            image,
+            random,
+            broker=broker,
+            registration=registration,
+            free_bytes=free_bytes,
+        )
         # They are part of the image from the start, so that the first use of a group does not
         # change the image; their logs are created at the first write.
         for name, make in topics_at_start(settings).items():
@@ -412,7 +437,7 @@ class ClusterController:
             configs = [change[:2] for change in changes if isinstance(change, ConfigChanged)]
             if configs:  # Another program may have written them since.
                 differing = await differing_configs(self._store, self._image, configs)
-                self._pending_updates = self._advance(differing)
+                self._pending_updates = await self._apply_stored(differing)
                 answer, changes = plan(self._image)
             if validate_only:
                 return answer, self._advance([])
@@ -439,9 +464,40 @@ class ClusterController:
     async def _commit(self, changes: Sequence[Change]) -> list[Update]:
         """Write changes to the store, then apply them to the image; return the updates."""
         operations = await steps_of(self._store, self._image, changes)
+        moved = self._moved_broker(changes)
         if operations:
-            await self._store.multi(operations)
-        return self._advance(changes)
+            await self._store.multi([*operations, *self._registrations(moved)])
+        return self._advance([*changes, *moved])
+
+    async def _apply_stored(self, changes: Sequence[Change]) -> list[Update]:
+        """Apply changes of configs that are in the store already; return the updates."""
+        moved = self._moved_broker(changes)
+        if moved:
+            await self._store.multi(self._registrations(moved))
+        return self._advance([*changes, *moved])
+
+    def _moved_broker(self, changes: Sequence[Change]) -> list[BrokerChanged]:
+        """Return the change of this broker's advertised addresses that follows from others."""
+        configs = self._image.configs
+        for change in changes:
+            match change:
+                case ConfigChanged(kind, name, config) if kind == BROKER:
+                    configs = {**configs, (kind, name): config}
+                case MetadataRestored():
+                    configs = change.configs
+                case _:
+                    pass
+        if configs is self._image.configs:
+            return []
+        broker = _advertised(self._broker, effective(self._settings, configs))
+        known = self._image.brokers[broker.broker_id]
+        return [] if broker == known else [BrokerChanged(broker)]
+
+    def _registrations(self, moved: Sequence[BrokerChanged]) -> list[Operation]:
+        return [
+            Set(layout.broker_path(broker.broker_id), self._registration(broker))
+            for (broker,) in moved
+        ]
 
     def _advance(self, changes: Sequence[Change]) -> list[Update]:
         """Apply changes to the image; return the pending updates and the new one."""
@@ -463,7 +519,8 @@ class ClusterController:
         if kind not in KINDS:
             return []
         async with self._lock:
-            return self._advance(await differing_configs(self._store, self._image, [(kind, name)]))
+            differing = await differing_configs(self._store, self._image, [(kind, name)])
+            return await self._apply_stored(differing)
 
     async def apply_all_configs(self) -> list[Update]:
         """Read the stored configs of all resources."""
@@ -471,7 +528,7 @@ class ClusterController:
             kept = [
                 (kind, name) for kind in KINDS for name in await stored_names(self._store, kind)
             ]
-            return self._advance(
+            return await self._apply_stored(
                 await differing_configs(self._store, self._image, [*kept, *self._image.configs])
             )
 
@@ -582,7 +639,16 @@ class ClusterController:
             for change in await bootstrap.load_configs(self._store, self._settings):
                 image = apply(image, change)
             restored = MetadataRestored(image.topics, image.configs, image.acls, image.features)
-            return self._advance([restored])
+            return await self._apply_stored([restored])
+
+
+def _advertised(broker: Broker, settings: Settings) -> Broker:
+    """Return a broker with the addresses that these settings advertise."""
+    advertised = settings[ADVERTISED_LISTENERS] or ()
+    return broker._replace(
+        endpoints=advertised_again(broker.endpoints, advertised),
+        by_connection=advertised_by_connection(advertised),
+    )
 
 
 async def steps_of(store: Store, image: Image, changes: Sequence[Change]) -> list[Operation]:

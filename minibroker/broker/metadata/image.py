@@ -60,11 +60,26 @@ class Topic(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """One broker; ``endpoints`` maps listeners to addresses: name -> (host, port)."""
+    """One broker; ``endpoints`` maps listeners to addresses: name -> (host, port).
+
+    A client of a listener ``by_connection`` gets the address that it connected to, if it is known.
+    """
 
     broker_id: int
     rack: str | None
     endpoints: Mapping[str, tuple[str, int]]
+    by_connection: frozenset[str] = frozenset()
+
+    def endpoint(
+        self, listener: str, connected_to: tuple[str, int] | None
+    ) -> tuple[str, int] | None:
+        """The address for a client of a listener, which connected to another one if that is known.
+
+        None without such a listener.
+        """
+        if connected_to is not None and listener in self.by_connection:
+            return connected_to
+        return self.endpoints.get(listener)
 
 
 _NO_LEVELS: Final[Mapping[str, int]] = {}
@@ -117,10 +132,12 @@ class Image:
         """Return the configs of the topic itself, by name."""
         return self.configs.get((TOPIC, topic), EMPTY)
 
-    def brokers_at(self, listener: str) -> Iterator[tuple[Broker, str, int]]:
+    def brokers_at(
+        self, listener: str, connected_to: tuple[str, int] | None = None
+    ) -> Iterator[tuple[Broker, str, int]]:
         """Return the brokers with a listener of this name, each with its host and port."""
         for broker in self.brokers.values():
-            endpoint = broker.endpoints.get(listener)
+            endpoint = broker.endpoint(listener, connected_to)
             if endpoint is not None:
                 yield broker, *endpoint
 

@@ -86,11 +86,23 @@ class ClientConnection:
         "throttle_end",
     )
 
-    def __init__(self, accepted: AcceptedConnection, stream: ByteStream, now: float) -> None:
+    def __init__(
+        self,
+        accepted: AcceptedConnection,
+        stream: ByteStream,
+        now: float,
+        connected_to: tuple[str, int] | None = None,
+    ) -> None:
         host, port = accepted.peer
         self.accepted = accepted
         # Canonical form of the address, which host rules and principals compare.
-        self.caller = Caller(accepted.connection_id, accepted.listener, client_ip(host), port)
+        self.caller = Caller(
+            accepted.connection_id,
+            accepted.listener,
+            client_ip(host),
+            port,
+            connected_to=connected_to,
+        )
         self.stream = stream
         self.opened = now
         self.state = ConnectionState()

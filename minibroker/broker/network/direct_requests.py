@@ -48,7 +48,14 @@ from minibroker_protocol.registry import ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from minibroker.broker.apis.base import Delayed, ServedApi, SingleForm, Waiter, WorkerScope
+    from minibroker.broker.apis.base import (
+        Caller,
+        Delayed,
+        ServedApi,
+        SingleForm,
+        Waiter,
+        WorkerScope,
+    )
     from minibroker.broker.log.log import FileSlice
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.network.client_connection import ClientConnection
@@ -193,9 +200,9 @@ class SingleRequests:
         return self._local_worker.scope
 
     @property
-    def listener(self) -> str:
-        """The listener of the present request's client."""
-        return self._client.caller.listener
+    def caller(self) -> Caller:
+        """The present request's client."""
+        return self._client.caller
 
     def fetch_bytes_max(self) -> int:
         """The largest fetch that the quota of the present request's client permits."""
@@ -420,7 +427,8 @@ class DelayedRequests:
 
 
 # --------------------------------------------------------------------------------------------------
-# Cache of encoded responses that depend only on the cluster image, the listener and the request.
+# Cache of encoded responses that depend only on the cluster image, the request, and the listener or
+# address that the client connected to.
 #
 # Owns the encoded responses of requests that clients repeat: Metadata of all topics, which takes
 # longer to build than to send, and ApiVersions, the first request of each connection. It must never
@@ -447,7 +455,7 @@ _KEY_BYTES: Final = 2
 _CACHEABLE: Final = frozenset(
     int(api.key).to_bytes(_KEY_BYTES, "big") for api in APIS.values() if api.is_cacheable
 )
-_Key = tuple[bytes, bytes, str]
+_Key = tuple[bytes, bytes, str, tuple[str, int] | None]
 
 
 class CachedResponse:
@@ -504,7 +512,8 @@ class ResponseCache:
         if found is None:
             return None
         header, position = found
-        key = body[:API_BYTES], body[position:], cost.client.caller.listener
+        caller = cost.client.caller
+        key = body[:API_BYTES], body[position:], caller.listener, caller.connected_to
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -531,7 +540,8 @@ class ResponseCache:
         if len(self._entries) >= RESPONSES_MAX or self._size + len(response) > RESPONSE_BYTES_MAX:
             self._start(image)
         if len(response) <= RESPONSE_BYTES_MAX:
-            key = body[:API_BYTES], body[found[1] :], cost.client.caller.listener
+            caller = cost.client.caller
+            key = body[:API_BYTES], body[found[1] :], caller.listener, caller.connected_to
             self._entries[key] = _Entry(
                 response,
                 cost.error,

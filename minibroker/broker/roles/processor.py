@@ -30,6 +30,7 @@ from minibroker.broker.admission.descriptor_health import DescriptorHealth
 from minibroker.broker.apis.base import CONTROLLER as CONTROLLER_OWNER
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.apis.unserved import unserved_request
+from minibroker.broker.connections.connected_address import ConnectedAddresses
 from minibroker.broker.connections.counts import LastUse
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.definitions import CloseReason
@@ -68,7 +69,7 @@ from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
 from minibroker.runtime.rpc import PeerFailed, PeerLost
 from minibroker.runtime.stream import SocketStream, StreamClosed
-from minibroker.runtime.system import descriptors_max
+from minibroker.runtime.system import descriptors_max, own_routes
 from minibroker_protocol.errors import ProtocolError, UnsupportedVersion
 
 if TYPE_CHECKING:
@@ -110,6 +111,9 @@ class Processor:
         self._all_closed = trio.Event()
         self._connections_max = env.settings[MAX_CONNECTIONS]
         """The acceptor's limit: it may apply a change before this process does."""
+        self._by_connection: set[str] = set()
+        """Listeners whose clients get the address that they connected to."""
+        self._connected_addresses = ConnectedAddresses(own_routes)
         self._serving: trio.Nursery | None = None
         self._idle: IdleConnections[int] = IdleConnections()
         self._notices = AcceptorNotices(())
@@ -199,6 +203,10 @@ class Processor:
         # The path of a deleted topic may be reused by a new topic.
         if before.topic_names != after.topic_names:
             self._files.forget()
+        if before.brokers is not after.brokers:
+            self._by_connection = {
+                name for broker in after.brokers.values() for name in broker.by_connection
+            }
         self._quota_stage.follow(after)
         self._authenticator.on_image(after)
 
@@ -333,9 +341,12 @@ class Processor:
 
     def _start_connection(self, accepted: AcceptedConnection, connection: Connection) -> None:
         now = self._env.clock.now()
-        client = ClientConnection(
-            accepted, as_stream(connection, accepted.local, accepted.peer), now
-        )
+        connected_to = None
+        if accepted.listener in self._by_connection:
+            client_host, _ = accepted.peer
+            connected_to = self._connected_addresses.find(accepted.local, client_host, now)
+        stream = as_stream(connection, accepted.local, accepted.peer)
+        client = ClientConnection(accepted, stream, now, connected_to)
         client.stream.before_waiting = self._quota_stage.quotas.complete_deferred
         # Added before its task starts: an acceptor that restarts meanwhile must learn of it.
         self.clients[client.number] = client

@@ -102,9 +102,12 @@ LISTENERS = Setting("listeners", LISTENERS_TYPE, (Listener("PLAINTEXT", "127.0.0
     doc="The addresses for clients: a comma-separated list of NAME://host:port. An empty host "
     "means all interfaces, and port 0 a free port. Put an IPv6 host in brackets.")
 ADVERTISED_LISTENERS = Setting("advertised.listeners", optional(LISTENERS_TYPE), None,
-    default_text="listeners",
+    dynamic=True, per_broker=True, default_text="listeners",
     doc="The addresses that clients use to connect, if they differ from `listeners`. Port 0 means "
-    "the actual port of the listener, and an empty host the hostname.")
+    "the actual port of the listener, and an empty host the hostname; in a change while the broker "
+    "runs, they mean what was advertised at the start. The host `*` means the address that the "
+    "client connected to, or `localhost` if the client comes through a forwarded port, e.g. of a "
+    "container; see [addresses](../guides/container.md#addresses). `*` is not Kafka's.")
 LISTENER_SECURITY_PROTOCOL_MAP = Setting("listener.security.protocol.map", PROTOCOL_MAP_TYPE, (),
     default_text="each protocol's own name",
     doc="The security protocol of each listener name, as NAME:PROTOCOL pairs. The protocols are "

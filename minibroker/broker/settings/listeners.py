@@ -25,6 +25,10 @@ from minibroker.broker.settings.types import (
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 META_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - wildcard addresses in settings
 EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
+BY_CONNECTION = "*"
+"""Advertised host: each client gets the address that it connected to, if it is known."""
+LOCALHOST = "localhost"
+"""Host for clients of such a listener that connected through a forwarded port."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
@@ -32,7 +36,8 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 class Listener(NamedTuple):
     """One entry of a listener list, e.g. ``PLAINTEXT://127.0.0.1:9092``.
 
-    An empty host means all interfaces, and port 0 a free port.
+    An empty host means all interfaces, and port 0 a free port. The host `BY_CONNECTION` is only for
+    advertised listeners.
     """
 
     name: str
@@ -52,13 +57,14 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
             raise BadValueError(
                 f"has the entry '{entry}'; an entry is NAME://host:port, e.g. {EXAMPLE}"
             )
+        is_by_connection = address.startswith(f"{BY_CONNECTION}:")
         try:
-            host, port = parse_host_port(address)
+            host, port = parse_host_port(address[1:] if is_by_connection else address)
         except BadValueError as error:
             raise BadValueError(
                 f"has the entry '{entry}', whose address {error}; an entry is NAME://host:port"
             ) from None
-        listener = Listener(name.upper(), host, port)
+        listener = Listener(name.upper(), BY_CONNECTION if is_by_connection else host, port)
         if listener.name in found:
             raise BadValueError(
                 f"names the listener {listener.name} twice; every name must be unique"
@@ -126,9 +132,12 @@ def listener_problems(
     found = [("listeners", problem) for problem in without_protocol if problem]
     if not listeners:
         found.append(("listeners", f"must name a listener for clients, e.g. {EXAMPLE}"))
-    names = {listener.name for listener in listeners}
+    names = {listener.name: listener for listener in listeners}
     advertised_names = {listener.name for listener in advertised}
     for listener in listeners:
+        if listener.host == BY_CONNECTION:
+            problem = f"has {listener}, but {BY_CONNECTION} is for advertised.listeners; 0.0.0.0 "
+            found.append(("listeners", f"{problem}means all interfaces"))
         if listener.host in META_ADDRESSES and listener.name not in advertised_names:
             problem = f"has {listener}, an address no client can dial; set advertised.listeners="
             problem += f"{listener.name}://<host that clients reach>:{listener.port}"
@@ -139,6 +148,12 @@ def listener_problems(
             found.append(("advertised.listeners", problem))
         if listener.host in META_ADDRESSES:
             problem = f"has {listener}, an address no client can dial; name the host they reach"
+            found.append(("advertised.listeners", problem))
+        bound = names.get(listener.name)
+        if listener.host == BY_CONNECTION and bound and bound.host not in ("", *META_ADDRESSES):
+            everywhere = bound._replace(host=META_ADDRESSES[0])
+            problem = f"has {listener}, but clients connect to {bound.host} only; name that host, "
+            problem += f"or listen on all interfaces with listeners={everywhere}"
             found.append(("advertised.listeners", problem))
     return found
 
@@ -185,10 +200,30 @@ def advertised_endpoints(
     ``bound_ports`` maps each listener to its actual port, which replaces port 0.  ``hostname``
     replaces an empty host, as in Kafka.
     """
-    by_name = {listener.name: listener for listener in advertised}
-    endpoints = {}
-    for listener in listeners:
-        entry = by_name.get(listener.name, listener)
-        port = entry.port or bound_ports[listener.name]
-        endpoints[listener.name] = (entry.host or hostname, port)
-    return endpoints
+    bound = {
+        listener.name: (listener.host or hostname, listener.port or bound_ports[listener.name])
+        for listener in listeners
+    }
+    named = (listener._replace(host=listener.host or hostname) for listener in advertised)
+    return advertised_again(bound, tuple(named))
+
+
+def advertised_again(
+    endpoints: Mapping[str, tuple[str, int]], advertised: tuple[Listener, ...]
+) -> dict[str, tuple[str, int]]:
+    """Return the addresses after a change of the advertised ones.
+
+    An empty host, port 0 and a listener that is not advertised keep what they were.
+    """
+    changed = dict(endpoints)
+    for listener in advertised:
+        if listener.name in endpoints:
+            host, port = endpoints[listener.name]
+            host = LOCALHOST if listener.host == BY_CONNECTION else listener.host or host
+            changed[listener.name] = (host, listener.port or port)
+    return changed
+
+
+def advertised_by_connection(advertised: tuple[Listener, ...]) -> frozenset[str]:
+    """Return the names of the listeners whose clients get the address that they connected to."""
+    return frozenset(listener.name for listener in advertised if listener.host == BY_CONNECTION)

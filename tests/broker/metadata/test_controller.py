@@ -431,6 +431,58 @@ async def test_altered_configs_are_stored_notified_and_reloaded(tmp_path: Path) 
     await store.close()
 
 
+async def test_changed_advertised_listeners_are_registered_published_and_reloaded(
+    tmp_path: Path,
+) -> None:
+    store = SqliteStore(tmp_path / "store")
+    controller = await started(store)
+    before = controller.image
+    moved = setting("brokers", "1", "advertised.listeners", "PLAINTEXT://h:7")
+    done = await controller.alter_configs([moved])
+    assert follow(before, done.updates) == controller.image
+    assert controller.image.brokers[1].endpoints == {"PLAINTEXT": ("h", 7)}
+    registered = json.loads((await store.get("/brokers/ids/1")).data)
+    assert (registered["endpoints"], registered["timestamp"]) == (["PLAINTEXT://h:7"], "1000")
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    controller = await started(store)
+    assert controller.image.brokers[1].endpoints == {"PLAINTEXT": ("h", 7)}
+    assert json.loads((await store.get("/brokers/ids/1")).data)["host"] == "h"
+    gone = Alteration("brokers", "1", (ConfigOperation("advertised.listeners", Op.DELETE),))
+    await controller.alter_configs([gone])
+    assert controller.image.brokers[1].endpoints == ENDPOINTS
+    await store.close()
+
+
+async def test_advertised_listeners_that_another_program_stores_are_applied(
+    controller: ClusterController, store: Store
+) -> None:
+    data = json.dumps({"version": 1, "config": {"advertised.listeners": "PLAINTEXT://h:7"}})
+    await store.create("/config/brokers/1", data.encode())
+    await controller.apply_config("brokers", "1")
+    assert controller.image.brokers[1].endpoints == {"PLAINTEXT": ("h", 7)}
+    assert json.loads((await store.get("/brokers/ids/1")).data)["host"] == "h"
+
+
+async def test_advertised_listeners_of_all_brokers_or_other_listeners_are_rejected(
+    controller: ClusterController,
+) -> None:
+    for_all = setting("brokers", "", "advertised.listeners", "PLAINTEXT://h:7")
+    unknown = setting("brokers", "1", "advertised.listeners", "OTHER://h:7")
+    outcome = await controller.alter_configs([for_all, unknown])
+    assert all(outcome.rejections)
+    assert not outcome.updates
+
+
+async def test_listener_advertised_by_connection_is_localhost_for_tools(store: Store) -> None:
+    pairs = ("listeners=PLAINTEXT://0.0.0.0:9092", "advertised.listeners=PLAINTEXT://*:0")
+    broker = (await started(store, *pairs)).image.brokers[1]
+    assert broker.endpoints == {"PLAINTEXT": ("localhost", 9092)}
+    assert broker.endpoint("PLAINTEXT", None) == ("localhost", 9092)
+    assert broker.endpoint("PLAINTEXT", ("10.0.0.7", 9092)) == ("10.0.0.7", 9092)
+    assert json.loads((await store.get("/brokers/ids/1")).data)["host"] == "localhost"
+
+
 async def test_config_without_values_has_no_node(
     controller: ClusterController, store: Store
 ) -> None:

@@ -380,8 +380,13 @@ def body(text: str = "x", key: ApiKey = ApiKey.METADATA, version: int = 12) -> b
     return encode_request_header(RequestHeader(key, version, 7, "c")) + text.encode()
 
 
-def cost(request: bytes, listener: str = "PLAINTEXT", error: int = 0) -> RequestCost:
-    client = SimpleNamespace(caller=SimpleNamespace(listener=listener))
+def cost(
+    request: bytes,
+    listener: str = "PLAINTEXT",
+    error: int = 0,
+    connected_to: tuple[str, int] | None = None,
+) -> RequestCost:
+    client = SimpleNamespace(caller=SimpleNamespace(listener=listener, connected_to=connected_to))
     made = RequestCost(cast("Any", client), len(request), 0, 0)
     made.header, made.error = decode_request_header(request)[0], error
     made.response = registry.schema(made.header.api_key).response()
@@ -413,6 +418,7 @@ def test_response_is_found_for_the_same_request_of_any_client() -> None:
     assert found(cache, body("y")) is None
     assert found(cache, body(version=11)) is None
     assert found(cache, body(), listener="SSL") is None
+    assert found(cache, body(), connected_to=("10.0.0.7", 9092)) is None
 
 
 def test_response_is_not_found_with_another_image() -> None:

@@ -10,6 +10,8 @@ from minibroker.broker.settings.listeners import (
     LISTENERS_TYPE,
     PROTOCOL_MAP_TYPE,
     Listener,
+    advertised_again,
+    advertised_by_connection,
     advertised_endpoints,
     client_listeners,
     listener_problems,
@@ -125,3 +127,35 @@ def test_advertised_endpoint_has_the_bound_port() -> None:
     parsed = parse_listeners("C://proxy:0")
     endpoints = advertised_endpoints(listeners, parsed, {"A": 1234, "B": 9, "C": 7}, "box")
     assert endpoints == {"A": ("127.0.0.1", 1234), "B": ("box", 9), "C": ("proxy", 7)}
+
+
+def test_host_of_listener_advertised_by_connection_is_localhost_with_its_port() -> None:
+    listeners = parse_listeners("A://0.0.0.0:0,B://:9,C://:7")
+    parsed = parse_listeners("A://*:0,B://*:29092,C://h:7")
+    endpoints = advertised_endpoints(listeners, parsed, {"A": 1234, "B": 9, "C": 7}, "box")
+    assert endpoints == {"A": ("localhost", 1234), "B": ("localhost", 29092), "C": ("h", 7)}
+    assert advertised_by_connection(parsed) == {"A", "B"}
+    assert LISTENERS_TYPE.render(parsed) == "A://*:0,B://*:29092,C://h:7"
+
+
+def test_changed_advertised_listeners_keep_what_they_leave_open() -> None:
+    endpoints = {"A": ("a", 1), "B": ("b", 2), "C": ("c", 3)}
+    again = advertised_again(endpoints, parse_listeners("A://:0,B://*:0,GONE://h:1"))
+    assert again == {"A": ("a", 1), "B": ("localhost", 2), "C": ("c", 3)}
+
+
+def test_listener_by_connection_must_be_on_all_interfaces() -> None:
+    [(name, text)] = problems("PLAINTEXT://10.0.0.7:9092", "PLAINTEXT://*:9092")
+    assert name == "advertised.listeners"
+    assert text.endswith("listen on all interfaces with listeners=PLAINTEXT://0.0.0.0:9092")
+    assert not problems("PLAINTEXT://0.0.0.0:9092", "PLAINTEXT://*:9092")
+    assert not problems("PLAINTEXT://:9092", "PLAINTEXT://*:9092")
+    [(name, text)] = problems("PLAINTEXT://*:9092")
+    assert name == "listeners"
+    assert "0.0.0.0 means all interfaces" in text
+
+
+@pytest.mark.parametrize("address", ["*h:1", "**:1", "*"])
+def test_asterisk_is_a_host_only_by_itself(address: str) -> None:
+    with pytest.raises(BadValueError, match="must be host:port"):
+        parse_listeners(f"A://{address}")
