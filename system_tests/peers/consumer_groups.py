@@ -108,11 +108,11 @@ def life_of_a_group(ask: SendRequest) -> None:
 
 def _offsets(ask: SendRequest, epoch: int) -> None:
     for member, number, version in product(("a", "x", ""), range(-1, epoch + 2), (8, 9)):
-        options = {"member_id": member, "generation_id_or_member_epoch": number}
+        options: dict[str, Any] = {"member_id": member, "generation_id_or_member_epoch": number}
         about = f"{member!r} in {number}, {version}"
         ask(f"committed by {about}", commit("cg-1", "cg", 3, **options), version)
-    for member, number in product((None, "a", "x"), (-1, epoch - 1, epoch, epoch + 1)):
-        ask(f"fetched by {member!r} in {number}", fetch("cg-1", member, number), 9)
+    for reader, number in product((None, "a", "x"), (-1, epoch - 1, epoch, epoch + 1)):
+        ask(f"fetched by {reader!r} in {number}", fetch("cg-1", reader, number), 9)
 
 
 def malformed(ask: SendRequest) -> None:

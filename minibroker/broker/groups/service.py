@@ -75,6 +75,8 @@ from minibroker_protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
 
+_NO_METADATA = Image()
+
 ResultT = TypeVar("ResultT", bound=Result)
 
 
@@ -96,7 +98,7 @@ class GroupService:
         wall_ms: Callable[[], int],
         random: Random,
         hold_points: HoldPoints = NO_HOLD_POINTS,
-        image: Callable[[], Image] = Image,
+        image: Callable[[], Image] = lambda: _NO_METADATA,
     ) -> None:
         self.limits = limits
         self.on_state: OnState | None = None

@@ -58,7 +58,7 @@ class AssignedTopic(NamedTuple):
     partitions: tuple[int, ...]
 
 
-class ConsumerMember(NamedTuple):
+class ConsumerMemberView(NamedTuple):
     """What a member has only in a consumer group (KIP-848)."""
 
     member_epoch: int
@@ -80,7 +80,7 @@ class Member(NamedTuple):
     assignment: Annotated[
         tuple[AssignedTopic, ...], Doc("Empty if the protocol type is not `consumer`.")
     ]
-    consumer: Annotated[ConsumerMember | None, Doc("Null in a classic group.")] = None
+    consumer: Annotated[ConsumerMemberView | None, Doc("Null in a classic group.")] = None
 
 
 class CommittedOffsetView(NamedTuple):
@@ -318,7 +318,7 @@ def _consumer_group(
                 member.client_id,
                 member.client_host,
                 _assigned(member.assigned),
-                ConsumerMember(
+                ConsumerMemberView(
                     member.member_epoch,
                     member.state,
                     member.is_classic,

@@ -25,7 +25,7 @@ from minibroker.broker.process.messages import (
 from minibroker.lab.control.cluster import reset
 from minibroker.lab.control.groups import (
     AssignedTopic,
-    ConsumerMember,
+    ConsumerMemberView,
     GroupView,
     Member,
     get_group,
@@ -144,7 +144,7 @@ async def test_consumer_group_shows_epochs_targets_and_why_it_is_not_stable(at: 
         "c",
         "/h",
         (AssignedTopic("t", (0,)),),
-        ConsumerMember(
+        ConsumerMemberView(
             2,
             "UNREVOKED_PARTITIONS",
             False,
