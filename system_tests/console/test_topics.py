@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.select import Select
 
 from system_tests.console.conftest import Limited, OpenPage
+from system_tests.console.test_page import PHONE, SCRIPT
 from system_tests.console.test_rules import call
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.browser import Browser
@@ -63,3 +66,83 @@ def test_topics_are_filtered_by_name_and_kind(rules: Browser) -> None:
     ):
         found = call(rules, "topics", "filtered", topics, wanted)
         assert [each["name"] for each in found] == expected
+
+
+HOSTILE = SCRIPT + "\x00\x07\n</pre><svg onload=document.title='taken'>"
+
+
+def test_hostile_message_is_shown_as_text_json_and_hex(
+    limited: Limited, open_page: OpenPage
+) -> None:
+    broker = limited()
+    json_value = json.dumps({"html": HOSTILE, "id": 12345678901234567890})
+    produce(
+        broker,
+        "orders",
+        {"key": HOSTILE, "value": json_value, "headers": [(HOSTILE, HOSTILE)]},
+        {"key": None, "value": b"\xff\x00<b>", "headers": []},
+        {"key": "gone", "value": None},
+    )
+    page = open_page(broker)
+    page.find("#tab-topics").click()
+    page.wait(lambda: page.count("#topics tbody tr") == 1, "the topic")
+    page.find("#topics tbody button").send_keys(Keys.ENTER)
+    row = "#messages tbody tr"
+    page.wait(lambda: page.count(row) == 3, "its messages")
+    assert page.texts(f"{row}:nth-child(2) td.content")[1:] == ["null", "ff 00 3c 62 3e"]
+    assert page.texts(f"{row}:nth-child(3) td.content")[1:] == ["gone", "null"]
+    assert "<script>" in page.text(f"{row}:nth-child(1)")
+    page.find(f"{row} button").send_keys(Keys.ENTER)
+    page.wait(lambda: "12345678901234567890" in page.text("#message"), "it, with every digit")
+    assert page.text("#message").count("onerror=") == 4, "in key, header, its name and value"
+    page.find(f"{row}:nth-child(2) button").click()
+    page.wait(lambda: "000000 ff 00 3c 62 3e" in page.text("#message pre"), "the bytes in hex")
+    assert page.count("img") == 1  # the page's own
+    assert page.count("script") == 1
+    assert "taken" not in page.browser.driver.title
+
+
+def test_messages_are_produced_searched_and_read_on(limited: Limited, open_page: OpenPage) -> None:
+    broker = limited()
+    produce(broker, "orders", *({"value": b"number %d" % each} for each in range(150)))
+    page = open_page(broker)
+    page.find("#tab-topics").click()
+    page.wait(lambda: page.count("#topics tbody tr") == 1, "the topic")
+    page.find("#topics tbody button").click()
+    row = "#messages tbody tr"
+    page.wait(lambda: "number 149" in page.text("#messages"), "the last messages")
+    Select(page.find("#messages-filter [name=from]")).select_by_value("first")
+    page.find("#messages-filter [type=submit]").click()
+    page.wait(lambda: "100 messages; there are more" in page.text("#messages"), "the first ones")
+    page.find("#messages-more").click()
+    page.wait(lambda: page.count(row) == 50, "the rest")
+    page.find("#messages-filter [name=search]").send_keys("NUMBER 14", Keys.ENTER)
+    page.wait(lambda: "11 of 150 messages match" in page.text("#messages"), "the matches")
+    page.find("#messages-filter [name=search]").clear()
+    for name, text in (("key", "k"), ("value", "61 62"), ("headers", "kind: new")):
+        page.find(f"#produce [name={name}]").send_keys(text)
+    Select(page.find("#produce [name=as]")).select_by_value("hex")
+    Select(page.find("#messages-filter [name=from]")).select_by_value("last")
+    page.find("#produce [type=submit]").click()
+    page.wait(lambda: "offset 150 of partition 0" in page.text("#produce-answer"), "its place")
+    page.wait(lambda: "k ab" in page.text(f"{row}:last-child"), "it to be listed")
+    page.find(f"{row}:last-child button").click()
+    page.wait(lambda: "Header kind" in page.text("#message"), "its header")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_phone_shows_messages_without_scrolling_sideways(
+    dark: bool, limited: Limited, open_page: OpenPage
+) -> None:
+    broker = limited()
+    produce(broker, "a-topic-with-a-long-name" * 5, {"key": "k" * 300, "value": "v" * 9000})
+    page = open_page(broker, PHONE, dark=dark)
+    page.find("#tab-topics").click()
+    page.wait(lambda: page.count("#topics tbody tr") == 1, "the topic")
+    page.find("#topics tbody button").click()
+    page.wait(lambda: page.count("#messages tbody tr") == 1, "its message")
+    page.find("#messages tbody button").click()
+    page.wait(lambda: "vvvv" in page.text("#message"), "all of it")
+    script = "const { scrollWidth, clientWidth } = document.documentElement"
+    width, visible = page.browser.run(f"{script}; return [scrollWidth, clientWidth]")
+    assert width == visible <= PHONE[0]
