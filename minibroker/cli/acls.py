@@ -286,7 +286,7 @@ def read_acls(given: dict[str, Any]) -> list[Acl]:
         raise InvalidUsage("--resource-pattern-type: an ACL is literal or prefixed")
     acls = list(_acls(given, selection))
     if not acls:
-        raise InvalidUsage("say whom: --allow-principal or --deny-principal")
+        raise InvalidUsage("say which principal: --allow-principal or --deny-principal")
     return acls
 
 

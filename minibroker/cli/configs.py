@@ -406,7 +406,7 @@ def _describe(client: KafkaClient, entities: Entities, *, everything: bool) -> N
 
 
 def _entity_json(entities: Entities) -> dict[str, str | None]:
-    """Return names by type; None stands for the default of the type."""
+    """Return names by type; None means the default of the type."""
     return {
         SHORT_NAMES[kind]: name or None
         for kind, name in zip(entities.types, entities.names, strict=True)

@@ -52,14 +52,14 @@ first: they would commit their own offsets again.""",
 
 
 class PartitionOffsets(NamedTuple):
-    """Where a partition begins and ends, and what the group has committed."""
+    """Where a partition starts and ends, and what the group has committed."""
 
     committed: int | None
     start: int
     end: int
 
 
-class OffsetReset(NamedTuple):
+class ResetTarget(NamedTuple):
     """What the new offset of each partition is: exactly one field is given."""
 
     to_earliest: bool = False
@@ -159,7 +159,7 @@ def reset_offsets(
             note("nothing was changed; pass --execute to commit the new offsets")
 
 
-def read_reset(where: dict[str, Any], now_ms: Callable[[], int]) -> OffsetReset:
+def read_reset(where: dict[str, Any], now_ms: Callable[[], int]) -> ResetTarget:
     """Read the options that say where to. Raises `InvalidUsage` unless it is one."""
     given = [name for name in where if where[name] is not None and where[name] is not False]
     if len(given) != 1:
@@ -168,14 +168,14 @@ def read_reset(where: dict[str, Any], now_ms: Callable[[], int]) -> OffsetReset:
     (name,) = given
     value = where[name]
     if name == "to_datetime":
-        return OffsetReset(to_time_ms=read_time_ms("--to-datetime", value))
+        return ResetTarget(to_time_ms=read_time_ms("--to-datetime", value))
     if name == "by_duration":
-        return OffsetReset(to_time_ms=now_ms() - read_duration_ms("--by-duration", value))
-    return OffsetReset(**{name: value})
+        return ResetTarget(to_time_ms=now_ms() - read_duration_ms("--by-duration", value))
+    return ResetTarget(**{name: value})
 
 
 def read_partitions(text: str) -> tuple[str, list[int] | None]:
-    """Split ``cats:0,1``; None stands for all partitions."""
+    """Split ``cats:0,1``; None means all partitions."""
     topic, separator, indexes = text.partition(":")
     if not separator:
         return topic, None
@@ -200,7 +200,7 @@ def _active(group_id: str, reason: str) -> CliError:
 
 
 def _rows(
-    client: KafkaClient, group_id: str, chosen: dict[str, list[int] | None], reset: OffsetReset
+    client: KafkaClient, group_id: str, chosen: dict[str, list[int] | None], reset: ResetTarget
 ) -> Iterator[ResetRow]:
     offsets = committed_offsets(client, group_id)
     with_offsets: dict[str, list[int]] = defaultdict(list)
@@ -226,7 +226,7 @@ def _rows_of_topic(
     topic: MetadataResponseTopic,
     partitions: Sequence[int] | None,
     offsets: dict[tuple[str, int], int],
-    reset: OffsetReset,
+    reset: ResetTarget,
 ) -> Iterator[ResetRow]:
     name = topic.name or ""
     starts, ends = list_offsets(client, topic, EARLIEST), list_offsets(client, topic, LATEST)

@@ -125,7 +125,7 @@ class ThrottleRow(NamedTuple):
     throttle_ms: float
 
 
-class Figures(NamedTuple):
+class TopFigures(NamedTuple):
     """Everything that the view shows, in its order."""
 
     broker: BrokerRates
@@ -157,7 +157,7 @@ def read_values(text: str) -> Values:
     return values
 
 
-def compare(before: Look, now: Look) -> Figures:
+def compare(before: Look, now: Look) -> TopFigures:
     """Return the rates between two looks, and the present state."""
     elapsed_s = max(now.at_s - before.at_s, 0.001)
 
@@ -191,7 +191,7 @@ def compare(before: Look, now: Look) -> Figures:
         for topic, size in sizes.items()
     ]
     shown = [row for row in topics if row.size or row.bytes_in or row.bytes_out]
-    return Figures(
+    return TopFigures(
         broker,
         tuple(_throttles(now.quotas)),
         tuple(_clients(now.connections)),
@@ -243,7 +243,7 @@ def _groups(lags: Mapping[tuple[str, ...], float]) -> list[GroupRow]:
 # The view ------------------------------------------------------------------------------------
 
 
-def render_top(figures: Figures, size: ViewSize) -> list[Line]:
+def render_top(figures: TopFigures, size: ViewSize) -> list[Line]:
     """Format the figures as lines that fit into ``size``."""
     head = list(_head(figures.broker))
     sections = [

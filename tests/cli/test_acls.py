@@ -112,7 +112,7 @@ def test_operation_is_all_unless_given() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"topic": ("t",), "allow_principal": ()}, "say whom"),
+        ({"topic": ("t",), "allow_principal": ()}, "say which principal"),
         ({}, "name a resource"),
         ({"topic": ("t",), "operation": ("Reed",)}, "--operation Reed: must be one of All, Read"),
         ({"topic": ("t",), "pattern_type": "match"}, "an ACL is literal or prefixed"),

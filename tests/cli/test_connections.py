@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,16 +11,7 @@ import pytest
 from minibroker.cli.connections import ago, render_view
 from minibroker.cli.control import ControlClient
 from minibroker.cli.output import CliError
-from minibroker.cli.screen import (
-    CLEAR,
-    HIDE_CURSOR,
-    HOME,
-    SHOW_CURSOR,
-    Emphasis,
-    Line,
-    ViewSize,
-    watch,
-)
+from minibroker.cli.screen import Emphasis, Line, ViewSize
 
 PER_IP = (
     "10.0.0.7 was turned away: it had 3 connections, the most that max.connections.per.ip=3 "
@@ -379,59 +369,3 @@ def test_connections_of_running_broker_are_printed(command: Command) -> None:
     assert result.exit_code == 0
     assert "PLAINTEXT" in result.stdout
     assert "processor-0" in result.stdout
-
-
-class Terminal:
-    """Run on a terminal of the given size until interrupted; return the output."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
-        self.slept: list[float] = []
-        self.looks = looks
-        monkeypatch.setenv("COLUMNS", "60")
-        monkeypatch.setenv("LINES", "20")
-        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-        monkeypatch.setattr("minibroker.cli.screen.time.sleep", self.sleep)
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        if len(self.slept) == self.looks:
-            raise KeyboardInterrupt
-
-
-def view_of(playing: Playing) -> Callable[[ViewSize], list[Line]]:
-    return lambda size: render_view(playing.get("v1", "connections"), size)
-
-
-def test_view_is_redrawn_until_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    terminal = Terminal(monkeypatch, looks=2)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    watch(view_of(Playing(answer(), answer(total=39))), 0.5)
-    assert terminal.slept == [0.5, 0.5]
-    drawn = capsys.readouterr().out
-    assert drawn.startswith(CLEAR + HIDE_CURSOR + HOME)
-    first, second = drawn.split(HOME)[1:]
-    assert first.startswith("4/40 connections")
-    assert second.startswith("39/40 connections")
-    assert first.count("\n") <= 19
-    assert "\x1b[31m4/4\x1b[0m" in first
-    assert drawn.endswith(SHOW_CURSOR)
-
-
-def test_no_color_variable_disables_colours(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Terminal(monkeypatch, looks=1)
-    monkeypatch.setenv("NO_COLOR", "1")
-    watch(view_of(Playing(answer())), 0.5)
-    assert "\x1b[31m" not in capsys.readouterr().out
-
-
-def test_cursor_is_restored_when_the_broker_stops(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Terminal(monkeypatch, looks=9)
-    with pytest.raises(CliError, match="gone"):
-        watch(view_of(Playing(answer())), 0.5)
-    assert capsys.readouterr().out.endswith(SHOW_CURSOR)

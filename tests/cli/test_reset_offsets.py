@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minibroker.cli.output import CliError, InvalidUsage
-from minibroker.cli.reset_offsets import OffsetReset, PartitionOffsets, read_partitions, read_reset
+from minibroker.cli.reset_offsets import PartitionOffsets, ResetTarget, read_partitions, read_reset
 from minibroker.testing import MiniBroker
 
 NOWHERE = dict.fromkeys(("to_offset", "to_datetime", "by_duration", "shift_by")) | dict.fromkeys(
@@ -22,23 +22,23 @@ OFFSETS = PartitionOffsets(committed=15, start=10, end=20)
 @pytest.mark.parametrize(
     ("reset", "new"),
     [
-        (OffsetReset(to_earliest=True), 10),
-        (OffsetReset(to_latest=True), 20),
-        (OffsetReset(to_offset=12), 12),
-        (OffsetReset(to_offset=9), 10),
-        (OffsetReset(to_offset=99), 20),
-        (OffsetReset(shift_by=-3), 12),
-        (OffsetReset(shift_by=-9), 10),
-        (OffsetReset(shift_by=9), 20),
-        (OffsetReset(to_time_ms=0), 20),
+        (ResetTarget(to_earliest=True), 10),
+        (ResetTarget(to_latest=True), 20),
+        (ResetTarget(to_offset=12), 12),
+        (ResetTarget(to_offset=9), 10),
+        (ResetTarget(to_offset=99), 20),
+        (ResetTarget(shift_by=-3), 12),
+        (ResetTarget(shift_by=-9), 10),
+        (ResetTarget(shift_by=9), 20),
+        (ResetTarget(to_time_ms=0), 20),
     ],
 )
-def test_new_offset_is_within_the_log(reset: OffsetReset, new: int) -> None:
+def test_new_offset_is_within_the_log(reset: ResetTarget, new: int) -> None:
     assert reset.new_offset(OFFSETS) == new
 
 
 def test_new_offset_at_a_time_is_that_of_the_first_record() -> None:
-    assert OffsetReset(to_time_ms=5).new_offset(OFFSETS, at_time=17) == 17
+    assert ResetTarget(to_time_ms=5).new_offset(OFFSETS, at_time=17) == 17
 
 
 def test_duration_is_subtracted_from_now() -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from minibroker.cli.screen import Emphasis, Line, ViewSize
-from minibroker.cli.top import Figures, Look, compare, read_values, render_top
+from minibroker.cli.top import Look, TopFigures, compare, read_values, render_top
 
 PAGE = """\
 # HELP minibroker_requests_total Requests answered.
@@ -68,7 +68,7 @@ def look(at_s: float, **counts: int) -> Look:
     return Look(at_s, read_values(PAGE.format(**counts)), CONNECTIONS, QUOTAS)
 
 
-def figures() -> Figures:
+def figures() -> TopFigures:
     before = look(10.0, requests=100, errors=0, bytes_in=0)
     return compare(before, look(12.0, requests=300, errors=6, bytes_in=4096))
 

@@ -67,6 +67,31 @@ def value(shown: Shown, name: str, **labels: str) -> float:
     return shown[name, tuple(sorted(labels.items()))]
 
 
+def _of_worker(worker: ProcessMetrics) -> None:
+    """Count what a worker counts."""
+    worker.produced("orders", 1000, 10)
+    worker.fetched("orders", 300)
+    worker.storage_failed(OSError(errno.ENOSPC, "full"))
+    worker.log_truncated(50, 900)
+    worker.watch_gauges(lambda: {("minibroker_conditions", ("storage_failed",)): 1})
+    worker.watch_gauges(
+        lambda: {
+            ("minibroker_client_instances", ()): 1,
+            ("minibroker_client_metric", ("app", "id", "records.total", "a=b")): 7,
+        }
+    )
+    worker.watch_purgatory("fetch", lambda: 4)
+    worker.watch_logs(lambda: [LogFigures("orders", 2, 1000, 5, 10)])
+    worker.watch_commits(lambda: [CommitFigures(1, "shop", "orders", 2, 7)])
+    worker.watch_gauges(
+        lambda: {
+            (LOG_DIR_SIZE.name, ("/data",)): 1000,
+            (LOG_DIR_FREE.name, ("/data",)): 1,
+            (LOG_DIR_TOTAL.name, ("/data",)): 2,
+        }
+    )
+
+
 @pytest.fixture
 def shown() -> Shown:
     processor, worker = ProcessMetrics("processor-0"), ProcessMetrics("worker-1")
@@ -107,27 +132,7 @@ def shown() -> Shown:
             },
         }
     )
-    worker.produced("orders", 1000, 10)
-    worker.fetched("orders", 300)
-    worker.storage_failed(OSError(errno.ENOSPC, "full"))
-    worker.log_truncated(50, 900)
-    worker.watch_gauges(lambda: {("minibroker_conditions", ("storage_failed",)): 1})
-    worker.watch_gauges(
-        lambda: {
-            ("minibroker_client_instances", ()): 1,
-            ("minibroker_client_metric", ("app", "id", "records.total", "a=b")): 7,
-        }
-    )
-    worker.watch_purgatory("fetch", lambda: 4)
-    worker.watch_logs(lambda: [LogFigures("orders", 2, 1000, 5, 10)])
-    worker.watch_commits(lambda: [CommitFigures(1, "shop", "orders", 2, 7)])
-    worker.watch_gauges(
-        lambda: {
-            (LOG_DIR_SIZE.name, ("/data",)): 1000,
-            (LOG_DIR_FREE.name, ("/data",)): 1,
-            (LOG_DIR_TOTAL.name, ("/data",)): 2,
-        }
-    )
+    _of_worker(worker)
     totals = Totals()
     totals.take([processor.snapshot(), worker.snapshot()])
     return scrape(totals, {"processor-0": 2, "controller-0": 1})

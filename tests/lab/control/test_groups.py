@@ -100,7 +100,7 @@ async def test_groups_of_all_workers_are_listed_by_name(at: At) -> None:
 
 async def test_consumer_group_shows_epochs_targets_and_why_it_is_not_stable(at: At) -> None:
     topic = bytes(16)
-    has, wants = TopicPartitions(topic, "t", (0,)), TopicPartitions(topic, "t", (1,))
+    has, target = TopicPartitions(topic, "t", (0,)), TopicPartitions(topic, "t", (1,))
     base = ConsumerMemberDescription(
         member_id="a",
         instance_id=None,
@@ -114,7 +114,7 @@ async def test_consumer_group_shows_epochs_targets_and_why_it_is_not_stable(at: 
         topics=("t",),
         regex="",
         assigned=(has,),
-        pending_revocation=(wants,),
+        pending_revocation=(target,),
         target=(has,),
         awaited=(),
     )
@@ -125,7 +125,7 @@ async def test_consumer_group_shows_epochs_targets_and_why_it_is_not_stable(at: 
         is_classic=True,
         assigned=(),
         pending_revocation=(),
-        target=(wants,),
+        target=(target,),
         awaited=(AwaitedPartition("t", 1, "a"),),
     )
     silent = waiting._replace(member_id="c", member_epoch=2, state="STABLE", awaited=())
@@ -145,11 +145,7 @@ async def test_consumer_group_shows_epochs_targets_and_why_it_is_not_stable(at: 
         "/h",
         (AssignedTopic("t", (0,)),),
         ConsumerMemberView(
-            2,
-            "UNREVOKED_PARTITIONS",
-            False,
-            (AssignedTopic("t", (0,)),),
-            (AssignedTopic("t", (1,)),),
+            2, "UNREVOKED_PARTITIONS", False, *((AssignedTopic("t", (at,)),) for at in (0, 1))
         ),
     )
     assert found.waits_for == (
