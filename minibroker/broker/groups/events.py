@@ -96,7 +96,7 @@ class ConsumerHeartbeat(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether the member names all its topics and partitions, so the response is complete too."""
+        """Whether the member names all topics and partitions, so the response is complete too."""
         has_subscription = self.topics is not None or self.regex is not None
         return self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
 
