@@ -54,8 +54,14 @@ class Picture(NamedTuple):
 
 
 PICTURES: Final = (
-    Picture("console.png", "connections", (".marks [role=option]",), "software"),
+    Picture("console.png", "connections", ("#addresses tbody button",), "connections of 127"),
     Picture("console-quotas.png", "quotas", ("#uses tbody button",), "would"),
+    Picture(
+        "console-topics.png",
+        "topics",
+        ("#topics tbody button", "#messages tbody button"),
+        "Header trace-id",
+    ),
     Picture("console-groups.png", "groups", ("#groups tbody tr:nth-child(2) button",), "orders 0"),
 )
 
@@ -121,7 +127,9 @@ def knock(broker: RunningBroker, done: threading.Event) -> None:
         host, _, port = broker.bootstrap_servers.split(",")[1].rpartition(":")
         while not done.wait(0.3):
             if number < KNOCKS:
-                opened.enter_context(Client((host, int(port)), f"127.0.1.{1 + number % 11}"))
+                # Every third one is of an address that soon has as many as it may.
+                source = f"127.0.1.{1 + (number % 11 if number % 3 else 0)}"
+                opened.enter_context(Client((host, int(port)), source))
             number += 1
 
 

@@ -71,7 +71,7 @@ class LagList(NamedTuple):
     groups: tuple[GroupLag, ...]
 
 
-class OffsetReset(NamedTuple):
+class OffsetResetRequest(NamedTuple):
     """Where a group starts to read."""
 
     topic: Annotated[str, Length(1, TOPIC_NAME_MAX), Doc("The topic.")]
@@ -172,7 +172,7 @@ async def list_lag(broker: ControlledBroker) -> LagList:
     example={"topic": "orders", "to": "earliest"},
 )
 async def reset_offsets(
-    broker: ControlledBroker, group_id: str, reset: OffsetReset
+    broker: ControlledBroker, group_id: str, reset: OffsetResetRequest
 ) -> OffsetChanges:
     """Reset the committed offsets of a group without members."""
     partitions = _reset_partitions(broker, reset)
@@ -195,7 +195,7 @@ async def reset_offsets(
     )
 
 
-def _reset_partitions(broker: ControlledBroker, reset: OffsetReset) -> list[_Partition]:
+def _reset_partitions(broker: ControlledBroker, reset: OffsetResetRequest) -> list[_Partition]:
     needs_value = reset.to in {"offset", "shift", "timestamp"}
     if needs_value != (reset.value is not None):
         what = "is required" if needs_value else "must be omitted"
@@ -213,7 +213,7 @@ def _reset_partitions(broker: ControlledBroker, reset: OffsetReset) -> list[_Par
 
 async def _reset_positions(
     broker: ControlledBroker,
-    reset: OffsetReset,
+    reset: OffsetResetRequest,
     partitions: list[_Partition],
     before: Mapping[_Partition, int],
 ) -> dict[_Partition, int]:

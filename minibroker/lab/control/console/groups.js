@@ -223,8 +223,11 @@ export class Groups {
       })),
       ({ key }) => key,
     );
+    const ordered = [...offsets].sort((one, other) => {
+      return one.topic === other.topic ? one.partition - other.partition : one.topic < other.topic ? -1 : 1;
+    });
     this.offsets.update(
-      offsets.map(({ topic, partition, offset, log_end_offset: end, lag }) => ({
+      ordered.map(({ topic, partition, offset, log_end_offset: end, lag }) => ({
         key: JSON.stringify([topic, partition]),
         texts: [topic, partition, offset, end, lag].map((value) => textOf(value)),
       })),

@@ -65,7 +65,7 @@ export class Messages {
     const texts = [timeText(record.timestamp), previewOf(record.key), previewOf(record.value)];
     const partition = element("th", "", String(record.partition));
     set(partition, { scope: "row" });
-    return element("tr", "", partition, element("td", "", button), ...texts.map((text) => element("td", "content", text)));
+    return element("tr", "", partition, element("td", "", button), ...texts.map((text, index) => element("td", index ? "content" : "time", text)));
   }
 
   fillRow(row, record) {
@@ -180,6 +180,7 @@ export class Messages {
     }
     const parts = [content("Key", key), ...headers.map((each) => content(`Header ${each.name}`, each.value)), content("Value", value)];
     this.detail.replaceChildren(facts, ...parts);
+    this.detail.closest("section").scrollIntoView({ block: "nearest" });
   }
 
   /** Produce the record of the form. */
