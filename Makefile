@@ -89,6 +89,23 @@ docs-check: $(VENV)/.installed-dev
 	    $(BIN)/python -m "$${page#*=}" | diff -u "docs/reference/$${page%%=*}.md" - \
 	    || { echo "docs/reference/$${page%%=*}.md is behind its source: run make docs" >&2; exit 1; }; done
 
+# Sphinx has an environment of its own: neither the broker nor its tests need it.
+SITE := build/site
+SITE_BIN := build/site-venv/bin
+
+site: $(SITE_BIN)/.installed ## The documentation as a site with search, in build/site; links are checked
+	@rm -rf $(SITE) build/site-pages && mkdir -p build/site-pages
+	@cp -r docs/. .ci/site/index.md build/site-pages && touch build/site-pages/changelog.md
+	@$(SITE_BIN)/sphinx-build -q -W --keep-going -c .ci/site -d build/site-doctrees \
+	    build/site-pages $(SITE)
+	@echo "$(SITE)/index.html"
+
+$(SITE_BIN)/.installed: .ci/site/requirements.lock
+	@echo "installing Sphinx into build/site-venv"
+	@$(PYTHON) -m venv build/site-venv
+	@$(SITE_BIN)/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
 bench: compiled ## Measure, beside Apache Kafka and librdkafka's mock
 	$(BIN)/python -m system_tests.benchmarks $(ARGS)
 
@@ -169,4 +186,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: dist executable release-check help run test system-test attack client-suites lint format docs docs-check compiled test-compiled bench sim sim-seeds clean nuke
+.PHONY: dist executable release-check help run test system-test attack client-suites lint format docs docs-check site compiled test-compiled bench sim sim-seeds clean nuke

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -58,6 +59,36 @@ def headings(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     plain = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
     return {*plain, *re.findall(r"<a (?:id|name)=\"([^\"]+)\"", text)}
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page, as GitHub and the site make them from headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found: Counter[str] = Counter()
+    for heading in re.findall(r"^#{1,6} (.*)$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
+        found[f"{slug}-{found[slug]}" if found[slug] else slug] += 1
+    return {*found, *re.findall(r"<a (?:id|name)=\"([^\"]+)\"", text)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_anchors_of_links_exist(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text())
+    dead = [
+        f"{target}#{anchor}"
+        for target, anchor in targets
+        if "://" not in target
+        and (page.parent / target if target else page).suffix == ".md"
+        and anchor not in anchors(page.parent / target if target else page)
+    ]
+    assert dead == []
+
+
+def test_anchor_of_a_heading_is_that_of_github(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A `b.c`: [d](e)!\n## Twice\n## Twice\n```sh\n# no heading\n```\n")
+    assert anchors(page) == {"a-bc-d", "twice", "twice-1"}
 
 
 def test_test_in_the_readme_passes(pytester: pytest.Pytester) -> None:
