@@ -33,6 +33,7 @@ def test_help_of_every_command_shows_examples(words: list[str]) -> None:
 
 
 WITHOUT_JSON = {
+    "client-config": "prints a file in the format of the library",
     "completion": "prints a script",
     "faults remove": "prints nothing",
     "faults wait": "prints JSON in any case",
