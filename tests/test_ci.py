@@ -93,15 +93,15 @@ def test_missing_toolchains_are_named(
     assert "not found: chromium chromedriver" in ended.stderr
 
 
-def install_a_browser(folder: Path, **programs: str) -> tuple[int, str]:
-    """Exit code and words of `.ci/browser` where only these programs can be found."""
+def install_packages(folder: Path, **programs: str) -> tuple[int, str]:
+    """Exit code and words of `.ci/packages` where only these programs can be found."""
     for tool in ("bash", "env"):
         (folder / tool).symlink_to(Path("/usr/bin") / tool)
     for name, script in programs.items():
         (folder / name.replace("_", "-")).write_text(f"#!{folder}/bash\n{script}\n")
         (folder / name.replace("_", "-")).chmod(0o755)
     ended = subprocess.run(
-        [str(ROOT / ".ci/browser")],
+        [str(ROOT / ".ci/packages")],
         env={"PATH": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -111,15 +111,16 @@ def install_a_browser(folder: Path, **programs: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-def test_installed_browser_is_not_reinstalled(tmp_path: Path) -> None:
-    assert install_a_browser(tmp_path, chromium="exit 1", chromedriver="exit 1") == (0, "")
+def test_installed_programs_are_not_reinstalled(tmp_path: Path) -> None:
+    programs = ("chromium", "chromedriver", "zsh", "fish", "promtool")
+    assert install_packages(tmp_path, **dict.fromkeys(programs, "exit 1")) == (0, "")
 
 
 @pytest.mark.parametrize(("user", "prefix"), [("0", ""), ("1000", "sudo ")])
-def test_missing_browser_is_installed(user: str, prefix: str, tmp_path: Path) -> None:
-    code, words = install_a_browser(
+def test_missing_program_is_installed(user: str, prefix: str, tmp_path: Path) -> None:
+    code, words = install_packages(
         tmp_path,
-        chromium="",  # the driver alone is missing
+        **dict.fromkeys(("chromium", "zsh", "fish", "promtool"), ""),  # the driver alone is missing
         id=f"echo {user}",
         sudo='shift; export BY="sudo "; exec "$@"',
         apt_get='echo "${BY:-}$*"',
@@ -129,7 +130,8 @@ def test_missing_browser_is_installed(user: str, prefix: str, tmp_path: Path) ->
     assert update == f"{prefix}update -qq -o Acquire::Retries=5"
     assert install.startswith(f"{prefix}install -y")
     assert "-o Acquire::Retries=5" in install
-    assert "chromium chromium-driver" in install
+    for package in ("chromium chromium-driver", "zsh", "fish", "prometheus"):
+        assert package in install
 
 
 @pytest.mark.parametrize(
@@ -141,12 +143,12 @@ def test_missing_browser_is_installed(user: str, prefix: str, tmp_path: Path) ->
         ({"apt_get": '[[ "$1" == update ]]', "id": "echo 0"}, "could not install them"),
     ],
 )
-def test_browser_that_cannot_be_installed_is_reported(
+def test_program_that_cannot_be_installed_is_reported(
     programs: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
-    code, words = install_a_browser(tmp_path, **programs)
+    code, words = install_packages(tmp_path, **programs)
     assert code == 1
-    assert "need chromium and chromedriver" in words
+    assert "tests need chromium chromedriver zsh fish promtool, and" in words
     assert reason in words
 
 

@@ -140,7 +140,7 @@ PROBES: Final = (
     Probe(ClassicGroup, "_session_timed_out", _expire_session),
     Probe(ClassicGroup, "_join_timed_out", _always(JOIN_TIMED_OUT)),
     Probe(ClassicGroup, "_sync_timed_out", _always(SYNC_TIMED_OUT)),
-    Probe(ClassicGroup, "_rebalance_released", _always(REBALANCE_HELD)),
+    Probe(ClassicGroup, "_resume_rebalance", _always(REBALANCE_HELD)),
     Probe(ClassicGroup, "_start_generation", _start_generation),
 )
 

@@ -733,7 +733,7 @@ class ClassicGroup(Group):
         ):
             self._complete_join()
 
-    def _rebalance_released(self, _event: RebalanceReleased) -> None:
+    def _resume_rebalance(self) -> None:
         """Complete a rebalance that was held, if it is ready or its time has passed."""
         self._is_held = False
         if self.state is GroupState.PREPARING_REBALANCE and self._join_deadline is None:
@@ -889,7 +889,7 @@ class ClassicGroup(Group):
         LeaveRequested: _leave,
         TimePassed: _time_passed,
         Persisted: _persisted,
-        RebalanceReleased: _rebalance_released,
+        RebalanceReleased: lambda group, _: group._resume_rebalance(),  # noqa: SLF001 - its own
         Restored: _restored,
         Removed: _removed,
         RebalanceRequested: _start_rebalance,
