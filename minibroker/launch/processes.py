@@ -79,7 +79,7 @@ from minibroker.launch.startup import (
     raise_descriptor_limit,
 )
 from minibroker.ready import Ready, as_json, as_text, command_name
-from minibroker.runtime.addressing import UnixTransport
+from minibroker.runtime.addressing import SocketPathError, UnixTransport
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.child import (
     ChildContext,
@@ -193,7 +193,10 @@ def start(
         with open_directories(
             settings.data_dir, settings[NODE_ID], needs_store=needs_store
         ) as directories:
-            shared = _share(settings, directories, rebuild_topics, seed)
+            try:
+                shared = _share(settings, directories, rebuild_topics, seed)
+            except SocketPathError as error:
+                raise StartError(str(error)) from None
             try:
                 return _supervise(
                     shared,

@@ -63,6 +63,10 @@ class Transport(ABC):
         """Return a handoff to the role with this name; wait until it listens."""
 
 
+class SocketPathError(Exception):
+    """A socket cannot have this path, e.g. because it is too long; the message says what to do."""
+
+
 class UnixTransport(Transport):
     """A transport over Unix sockets in a private directory; create it before the fork."""
 
@@ -78,7 +82,12 @@ class UnixTransport(Transport):
 
     def _bind(self, name: str, kind: int) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, kind)
-        sock.bind(os.fspath(self._directory / name))
+        path = os.fspath(self._directory / name)
+        try:
+            sock.bind(path)
+        except OSError as error:
+            sock.close()
+            raise SocketPathError(f"{path}: {error}; set TMPDIR to a short path") from None
         sock.listen(BACKLOG)
         sock.setblocking(False)
         return sock

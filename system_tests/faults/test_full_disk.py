@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -281,16 +282,32 @@ def small_memory_directory(temporary: str) -> list[str]:
     return namespace
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory in which names of sockets are short enough."""
+    with TemporaryDirectory(prefix="mb-", dir="/tmp") as path:
+        yield Path(path)
+
+
+def test_temporary_directory_with_a_long_path_is_an_error_with_advice(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    with pytest.raises(StartFailed) as failed:
+        start_minibroker(wrapper=small_memory_directory(str(folder)))
+    assert "AF_UNIX path too long; set TMPDIR to a short path" in str(failed.value)
+    assert "Traceback" not in str(failed.value)
+
+
 def test_small_memory_directory_of_a_container_does_not_limit_data(
-    fresh: Names, tmp_path: Path
+    fresh: Names, short_path: Path
 ) -> None:
-    with start_minibroker(wrapper=small_memory_directory(str(tmp_path))) as broker:
+    with start_minibroker(wrapper=small_memory_directory(str(short_path))) as broker:
         count = 2 * DISK_BYTES // len(RECORD)
         assert produced(broker, fresh("big"), count) == count
         assert not conditions(broker)
-        assert list(tmp_path.glob("minibroker-*/data"))
+        assert list(short_path.glob("minibroker-*/data"))
         assert broker.stop() == 0
-        assert f"so the data is kept in {tmp_path}" in broker.printed()
+        assert f"so the data is kept in {short_path}" in broker.printed()
 
 
 def test_small_memory_directory_of_a_container_fills_visibly(fresh: Names) -> None:
