@@ -224,7 +224,8 @@ def secure(folder: Path, tls: object, sasl: str | None, listeners: Sequence[str]
                 raise InvalidSecurity(
                     f"--listener {listener}: with these options it must be {made.protocol}://…"
                 )
-        hosts = (urlsplit(listener).hostname or "" for listener in listeners)
+        # A scheme with an underscore is none for urlsplit.
+        hosts = (urlsplit(each.partition(":")[2]).hostname or "" for each in listeners)
         write_files(made, [host for host in hosts if host not in EVERYWHERE])
     except InvalidSecurity as error:
         raise InvalidUsage(str(error)) from None

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from minibroker.broker.settings import LISTENERS, NUM_IO_THREADS, NUM_PARTITIONS, Listener, Settings
 from minibroker.cli.app import LATE
 from minibroker.cli.output import BadConfig, InvalidUsage
-from minibroker.cli.start import read_settings, start
+from minibroker.cli.start import read_settings, secure, start
 
 
 def read(**changes: object) -> Settings:
@@ -219,3 +220,13 @@ def test_exit_with_parent_stops_the_broker_when_its_standard_input_is_closed() -
         assert json.loads(broker.stdout.readline())["event"] == "ready"
         broker.stdin.close()
         assert broker.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("sasl", [None, "plain"])
+def test_certificate_names_the_hosts_of_the_listeners(tmp_path: Path, sasl: str | None) -> None:
+    protocol = "SSL" if sasl is None else "SASL_SSL"
+    made = secure(tmp_path, True, sasl, [f"{protocol}://kafka.test:9093", f"{protocol}://:1"])
+    pem = (made.folder / "server.pem").read_bytes()
+    certificate = x509.load_pem_x509_certificates(pem)[0]
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "kafka.test"]
