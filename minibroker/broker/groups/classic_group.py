@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar
 
 from minibroker.broker.groups.events import (
     NO_WAITER,
@@ -33,9 +33,6 @@ from minibroker.broker.groups.events import (
     CommitResult,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
-    Decision,
-    Event,
-    GroupAnswer,
     GroupRecord,
     HeartbeatReceived,
     HeartbeatResult,
@@ -45,28 +42,28 @@ from minibroker.broker.groups.events import (
     LeaveRequested,
     LeaveResult,
     LeavingMember,
-    LogLine,
     MemberExpired,
     MemberFenced,
     Moment,
-    Persist,
     Persisted,
     RebalanceReleased,
     RebalanceRequested,
     Removed,
     Restored,
-    Result,
     SyncRequested,
     SyncResult,
     TimePassed,
-    Waiter,
 )
 from minibroker.broker.groups.group import (
+    BY_TEST,
     NEW_MEMBER_JOIN_TIMEOUT_S,
     PENDING_MEMBERS_MAX,
     RETRY_JOIN_PHASE_S_MIN,
-    Group,
+    AfterWrite,
     GroupLimits,
+    Handlers,
+    PendingWrite,
+    WrittenGroup,
 )
 from minibroker.broker.groups.membership import (
     CONSUMER_PROTOCOL_TYPE,
@@ -86,13 +83,8 @@ from minibroker.broker.groups.states import (
 )
 from minibroker_protocol.errors import ErrorCode
 
-AfterPersist = Callable[[ErrorCode], None]
-Handlers = Mapping[type[Event], Callable[[Any, Any], None]]
 
-BY_TEST: Final = "by request of a test"
-
-
-class ClassicGroup(Group):
+class ClassicGroup(WrittenGroup):
     """A classic group. ``state_since_ms`` is epoch milliseconds."""
 
     type = CLASSIC
@@ -102,8 +94,6 @@ class ClassicGroup(Group):
         self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
     ) -> None:
         super().__init__(group_id, limits, make_id, time)
-        self.time = time
-        """The time of the current event."""
         self.state = GroupState.EMPTY
         self.state_since_ms = time.wall_ms
         self.generation = 0
@@ -111,19 +101,15 @@ class ClassicGroup(Group):
         self.protocol_name: str | None = None
         self.subscribed: frozenset[str] | None = None
         self.membership = Membership()
-        self._after_persist: AfterPersist | None = None
         self._joined_during_delay = False
         self._planned_assignment: dict[str, bytes] = {}
         self._is_held = False
-        self._decisions: list[Decision] = []
-        self._persist: Persist | None = None
         self._join_deadline: float | None = None
         self._initial_delay: tuple[float, float] | None = None
         """Seconds of the current initial delay, and of the time by which it may be extended.
         Set only while the first members of an empty group join.
         """
         self._sync_deadline: float | None = None
-        self._wake_at: float | None = None
 
     @classmethod
     def restore(
@@ -155,27 +141,6 @@ class ClassicGroup(Group):
             group.subscribed = frozenset()
         return group
 
-    def handle(self, event: Event, time: Moment) -> list[Decision]:
-        """Handle an event and return the decisions, in the order in which to carry them out.
-
-        Raises ``RuntimeError`` for any event other than ``Persisted`` while a ``Persist`` is
-        outstanding, and for a ``Persisted`` without a ``Persist``.
-        """
-        if isinstance(event, Persisted) != (self._after_persist is not None):
-            raise RuntimeError(
-                f"group {self.group_id!r}: {type(event).__name__} was passed while "
-                f"{'a' if self._after_persist else 'no'} write was outstanding"
-            )
-        self.time = time
-        self.HANDLERS[type(event)](self, event)
-        if self._after_persist is None:
-            self._run_due()
-        decisions, self._decisions = self._decisions, []
-        if self._persist is not None:  # It is the last decision.
-            decisions.append(self._persist)
-            self._persist = None
-        return decisions
-
     # ------------------------------------------------------------------------------ state
 
     @property
@@ -197,10 +162,6 @@ class ClassicGroup(Group):
     @property
     def is_idle(self) -> bool:
         return self.state is GroupState.EMPTY and not self.membership.pending
-
-    @property
-    def next_deadline(self) -> float | None:
-        return self._wake_at
 
     @property
     def is_consumer_group(self) -> bool:
@@ -390,7 +351,7 @@ class ClassicGroup(Group):
         else:
             self._log(f"needs no rebalance: {event.group_instance_id} rejoins as {member_id}")
             stored = partial(self._static_member_stored, event, member, before, old_leader)
-            self._write(self.membership.assignments(), stored)
+            self._persist(self.membership.assignments(), stored)
 
     def _static_member_stored(
         self,
@@ -443,7 +404,7 @@ class ClassicGroup(Group):
             sent = dict(event.assignments)
             sent |= self._planned_assignment
             assignments = {m.member_id: sent.get(m.member_id, b"") for m in self.membership}
-            self._write(assignments, lambda error: self._assignment_stored(assignments, error))
+            self._persist(assignments, lambda error: self._assignment_stored(assignments, error))
 
     def _sync_error(self, event: SyncRequested) -> ErrorCode:
         if self.state is GroupState.DEAD:
@@ -548,11 +509,6 @@ class ClassicGroup(Group):
     def _time_passed(self, _event: TimePassed) -> None:
         """Do nothing: ``handle`` checks the deadlines after every event."""
 
-    def _persisted(self, event: Persisted) -> None:
-        callback, self._after_persist = self._after_persist, None
-        if callback is not None:
-            callback(event.error)
-
     def _restored(self, event: Restored) -> None:
         for member in self.membership:
             self._extend_session(member)
@@ -560,7 +516,7 @@ class ClassicGroup(Group):
             self._prepare_rebalance(event.rebalance_reason)
         elif len(self.membership) > self.limits.members_max:
             self._prepare_rebalance(
-                f"it has {len(self.membership)} members, more than self.max.size allows"
+                f"it has {len(self.membership)} members, more than group.max.size allows"
             )
 
     def _removed(self, event: Removed) -> None:
@@ -621,27 +577,16 @@ class ClassicGroup(Group):
             self._prepare_rebalance(f"static member {member.group_instance_id} is fenced {BY_TEST}")
         elif self.state is GroupState.STABLE:
             self._log(f"fences {event.member_id} {BY_TEST}")
-            self._write(
+            self._persist(
                 self.membership.assignments(), partial(self._note_failure, "a member is fenced")
             )
 
-    def _reject(self, error: ErrorCode, text: str) -> None:
-        self._answer(NO_WAITER, ActionTaken(error, text))
-
     # ------------------------------------------------------------------------- decisions
 
-    def _answer(self, waiter: Waiter | None, result: Result) -> None:
-        """Answer a waiter, if there is one."""
-        if waiter is not None:
-            self._decisions.append(GroupAnswer(waiter, result))
-
-    def _log(self, text: str) -> None:
-        self._decisions.append(LogLine(f"group {self.group_id!r} {text}"))
-
-    def _write(self, assignments: Mapping[str, bytes], callback: AfterPersist) -> None:
-        """Write the group to the log; ``callback`` is called with the result."""
-        self._persist = Persist((GroupEntry(self.group_id, self.metadata(assignments)),))
-        self._after_persist = callback
+    def _persist(self, assignments: Mapping[str, bytes], then: AfterWrite) -> None:
+        """Write the group to the log; ``then`` is called with the result."""
+        record = GroupEntry(self.group_id, self.metadata(assignments))
+        self._write = PendingWrite((record,), then)
 
     def _note_failure(self, what: str, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
@@ -763,7 +708,7 @@ class ClassicGroup(Group):
             self.protocol_name = None
             self.subscribed = frozenset() if self.is_consumer_group else None
             self._transition(TransitionCause.NO_MEMBERS)
-            self._write({}, partial(self._note_failure, "it is empty"))
+            self._persist({}, partial(self._note_failure, "it is empty"))
             self._log(f"is empty in generation {self.generation}")
 
     def _start_generation(self) -> None:
@@ -805,10 +750,6 @@ class ClassicGroup(Group):
 
     # ------------------------------------------------------------------------------- time
 
-    def _wake_by(self, deadline: float) -> None:
-        if self._wake_at is None or deadline < self._wake_at:
-            self._wake_at = deadline
-
     def _set_join_deadline(self, deadline: float) -> None:
         self._join_deadline = deadline
         self._wake_by(deadline)
@@ -821,7 +762,7 @@ class ClassicGroup(Group):
             for deadline, kind, member_id in deadlines:
                 if deadline > self.time.now:
                     break
-                if self._after_persist is not None:
+                if self._write is not None:
                     return
                 self._handle_deadline(deadline, kind, member_id)
 
@@ -888,7 +829,7 @@ class ClassicGroup(Group):
         CommitRequested: _commit,
         LeaveRequested: _leave,
         TimePassed: _time_passed,
-        Persisted: _persisted,
+        Persisted: WrittenGroup.finish_write,
         RebalanceReleased: lambda group, _: group._resume_rebalance(),  # noqa: SLF001 - its own
         Restored: _restored,
         Removed: _removed,
@@ -897,4 +838,3 @@ class ClassicGroup(Group):
         MemberExpired: _expire_member,
         MemberFenced: _fence_member,
     }
-    """How each event is handled."""

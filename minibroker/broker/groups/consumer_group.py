@@ -25,7 +25,7 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar
 
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.consumer_change import (
@@ -73,9 +73,7 @@ from minibroker.broker.groups.events import (
     CommitResult,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
-    Decision,
     Event,
-    GroupAnswer,
     GroupRecord,
     GroupReplaced,
     HeartbeatReceived,
@@ -85,23 +83,27 @@ from minibroker.broker.groups.events import (
     LeaveRequested,
     LeaveResult,
     LeavingMember,
-    LogLine,
     MemberExpired,
     MemberFenced,
     Moment,
-    Persist,
     Persisted,
     RebalanceReleased,
     RebalanceRequested,
     Removed,
     Restored,
-    Result,
     SyncRequested,
     SyncResult,
     TimePassed,
-    Waiter,
 )
-from minibroker.broker.groups.group import Group, GroupLimits, GroupTimes
+from minibroker.broker.groups.group import (
+    BY_TEST,
+    AfterWrite,
+    GroupLimits,
+    GroupTimes,
+    Handlers,
+    PendingWrite,
+    WrittenGroup,
+)
 from minibroker.broker.groups.membership import (
     CONSUMER_PROTOCOL_TYPE,
     decode_subscription,
@@ -111,8 +113,6 @@ from minibroker.broker.groups.states import StateTransition
 from minibroker.broker.metadata.image import EMPTY, GROUP
 from minibroker.broker.settings.groups import CONSUMER_TIMES
 from minibroker_protocol.errors import ErrorCode
-
-Handlers = Mapping[type[Event], Callable[[Any, Any], None]]
 
 
 class ChangeCause(enum.Enum):
@@ -132,19 +132,8 @@ class Deadline(enum.Enum):
     REGEX = "regular expressions are to be matched"
 
 
-class AfterWrite(Protocol):
-    """What follows when records are written, or are not."""
-
-    def __call__(self, error: ErrorCode, /) -> None: ...
-
-
-class _Write(NamedTuple):
-    records: tuple[GroupRecord, ...]
-    then: AfterWrite
-
-
-class ConsumerGroup(Group):
-    """A consumer group. Times of deadlines are monotonic seconds."""
+class ConsumerGroup(WrittenGroup):
+    """A consumer group."""
 
     type = CONSUMER
     takes_classic_requests = True
@@ -153,8 +142,6 @@ class ConsumerGroup(Group):
         self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
     ) -> None:
         super().__init__(group_id, limits, make_id, time)
-        self.time = time
-        """The time of the current event."""
         self.state = ConsumerGroupState.EMPTY
         self.data = ConsumerGroupData(group_id)
         self.unwritten: tuple[GroupRecord, ...] = ()
@@ -163,9 +150,6 @@ class ConsumerGroup(Group):
         self._overrides: Mapping[str, str] = EMPTY
         self._times = limits.consumer.times
         self._deadlines: dict[tuple[Deadline, str], float] = {}
-        self._wake_at: float | None = None
-        self._decisions: list[Decision] = []
-        self._write: _Write | None = None
 
     @classmethod
     def restore(
@@ -183,25 +167,6 @@ class ConsumerGroup(Group):
             group.data.apply(record)
         group.state = group.data.current_state()
         return group
-
-    def handle(self, event: Event, time: Moment) -> list[Decision]:
-        """Handle an event and return the decisions, in the order in which to carry them out.
-
-        Raises ``RuntimeError`` for any event other than ``Persisted`` while a ``Persist`` is
-        outstanding, and for a ``Persisted`` without a ``Persist``.
-        """
-        if isinstance(event, Persisted) != (self._write is not None):
-            raise RuntimeError(
-                f"group {self.group_id!r}: {type(event).__name__} was passed while "
-                f"{'a' if self._write else 'no'} write was outstanding"
-            )
-        self.time = time
-        self.HANDLERS[type(event)](self, event)
-        self._run_due()
-        decisions, self._decisions = self._decisions, []
-        if self._write is not None:  # It is the last decision.
-            decisions.append(Persist(self._write.records))
-        return decisions
 
     # ------------------------------------------------------------------------------ state
 
@@ -224,10 +189,6 @@ class ConsumerGroup(Group):
     @property
     def is_idle(self) -> bool:
         return not self.data.members
-
-    @property
-    def next_deadline(self) -> float | None:
-        return self._wake_at
 
     @property
     def assignor(self) -> str:
@@ -692,16 +653,16 @@ class ConsumerGroup(Group):
     def _nothing(self, _event: Event) -> None:
         """Do nothing: ``handle`` checks the deadlines after every event."""
 
-    def _persisted(self, event: Persisted) -> None:
-        write, self._write = self._write, None
-        assert write is not None
+    def finish_write(self, event: Persisted) -> None:
+        """Apply the records that were written."""
+        assert self._write is not None
         if event.error is ErrorCode.NONE:
             made, self.unwritten = len(self.unwritten), ()
-            for record in write.records[made:]:
+            for record in self._write.records[made:]:
                 if isinstance(record, ConsumerGroupRecord):
                     self._apply(record)
             self._note_state(ChangeCause.RECORDS)
-        write.then(event.error)
+        super().finish_write(event)
 
     def _restored(self, _event: Restored) -> None:
         for member in self.data.members.values():
@@ -722,22 +683,19 @@ class ConsumerGroup(Group):
     def _expire_member(self, event: MemberExpired) -> None:
         member = self.data.members.get(event.member_id)
         if member is None:
-            self._refuse(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no member {event.member_id!r}")
+            self._reject(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no member {event.member_id!r}")
             return
 
         def then(error: ErrorCode) -> None:
             self._answer(NO_WAITER, ActionTaken(error, affected=int(error is ErrorCode.NONE)))
 
-        self._remove_members([member], "by request of a test", then)
+        self._remove_members([member], BY_TEST, then)
 
     def _refuse_action(self, event: Event) -> None:
-        self._refuse(
+        self._reject(
             ErrorCode.UNSUPPORTED_VERSION,
             f"a consumer group takes no {type(event).__name__}; `expire_member` it takes",
         )
-
-    def _refuse(self, error: ErrorCode, text: str) -> None:
-        self._answer(NO_WAITER, ActionTaken(error, text))
 
     # ------------------------------------------------------------------------- records
 
@@ -766,16 +724,10 @@ class ConsumerGroup(Group):
 
     # ------------------------------------------------------------------------- decisions
 
-    def _answer(self, waiter: Waiter, result: Result) -> None:
-        self._decisions.append(GroupAnswer(waiter, result))
-
-    def _log(self, text: str) -> None:
-        self._decisions.append(LogLine(f"group {self.group_id!r} {text}"))
-
     def _persist(self, records: Sequence[GroupRecord], then: AfterWrite) -> None:
         """Write records; ``then`` is called with the result, at once if there are none."""
         if records or self.unwritten:
-            self._write = _Write((*self.unwritten, *records), then)
+            self._write = PendingWrite((*self.unwritten, *records), then)
         else:
             then(ErrorCode.NONE)
 
@@ -795,8 +747,7 @@ class ConsumerGroup(Group):
     def _set_deadline(self, kind: Deadline, member_id: str, after_ms: int) -> None:
         deadline = self.time.now + after_ms / 1000
         self._deadlines[kind, member_id] = deadline
-        if self._wake_at is None or deadline < self._wake_at:
-            self._wake_at = deadline
+        self._wake_by(deadline)
 
     def _run_due(self) -> None:
         """Handle expired deadlines, earliest first. Stop when the group must be written."""
@@ -824,7 +775,7 @@ class ConsumerGroup(Group):
         CommitRequested: _commit,
         LeaveRequested: _classic_leave,
         TimePassed: _nothing,
-        Persisted: _persisted,
+        Persisted: finish_write,
         RebalanceReleased: _nothing,
         Restored: _restored,
         Removed: _removed,
@@ -833,7 +784,6 @@ class ConsumerGroup(Group):
         MemberExpired: _expire_member,
         MemberFenced: _refuse_action,
     }
-    """How each event is handled."""
 
 
 def _updated(member: ConsumerMember, event: ConsumerHeartbeat) -> ConsumerMember:

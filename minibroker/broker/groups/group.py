@@ -2,9 +2,10 @@
 
 The group manager, the offsets log and the service use groups only through this interface, except in
 the requests of one group type, such as JoinGroup. It must never contain a rule of one type. To add
-a type, implement the class ``Group``, add it to ``group_manager.GROUP_TYPES``, and add the decoders
-of its records to ``records.RECORD_DECODERS``. Invariant: a group changes only in ``handle``.
-Kafka's counterpart is the interface ``Group`` of its group coordinator.
+a type, derive a class from ``WrittenGroup``, which has what all types have in common, add it to
+``group_manager.GROUP_TYPES``, and add the decoders of its records to ``records.RECORD_DECODERS``.
+Invariant: a group changes only in ``handle``. Kafka's counterpart is the interface ``Group`` of its
+group coordinator.
 
 Limits that are Kafka settings are read from the broker's settings; the others are constants here,
 each with its name, unit and reason. Contradictory settings raise an error that names both. In
@@ -16,11 +17,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
-from minibroker.broker.groups.events import Decision, Event, GroupRecord, JoinRequested, Moment
+from minibroker.broker.groups.events import (
+    NO_WAITER,
+    ActionTaken,
+    Decision,
+    Event,
+    GroupAnswer,
+    GroupRecord,
+    JoinRequested,
+    LogLine,
+    Moment,
+    Persist,
+    Persisted,
+    Result,
+    Waiter,
+)
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.states import PAST_TRANSITIONS_MAX, StateTransition
 from minibroker.broker.metadata.image import Image
@@ -266,3 +281,90 @@ class Group(ABC):
     @abstractmethod
     def expired_offsets(self, wall_ms: int) -> list[tuple[str, int]]:
         """Topic and partition of each expired offset."""
+
+
+# What all types have in common --------------------------------------------------------------------
+
+BY_TEST: Final = "by request of a test"
+
+Handlers: TypeAlias = Mapping[type[Event], Callable[[Any, Any], None]]
+
+AfterWrite: TypeAlias = Callable[[ErrorCode], None]
+"""What follows when records are written, or are not."""
+
+
+class PendingWrite(NamedTuple):
+    """Records that must be written before the next event."""
+
+    records: tuple[GroupRecord, ...]
+    then: AfterWrite
+
+
+class WrittenGroup(Group):
+    """A group whose events go to ``HANDLERS``, and whose changes are written before answers.
+
+    Times of deadlines are monotonic seconds.
+    """
+
+    HANDLERS: ClassVar[Handlers]
+    """How each event is handled."""
+
+    def __init__(
+        self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
+    ) -> None:
+        super().__init__(group_id, limits, make_id, time)
+        self.time = time
+        """The time of the current event."""
+        self._decisions: list[Decision] = []
+        self._write: PendingWrite | None = None
+        self._wake_at: float | None = None
+
+    def handle(self, event: Event, time: Moment) -> list[Decision]:
+        """Handle an event and return the decisions, in the order in which to carry them out.
+
+        Raises ``RuntimeError`` for any event other than ``Persisted`` while a ``Persist`` is
+        outstanding, and for a ``Persisted`` without a ``Persist``.
+        """
+        if isinstance(event, Persisted) != (self._write is not None):
+            raise RuntimeError(
+                f"group {self.group_id!r}: {type(event).__name__} was passed while "
+                f"{'a' if self._write else 'no'} write was outstanding"
+            )
+        self.time = time
+        self.HANDLERS[type(event)](self, event)
+        if self._write is None:
+            self._run_due()
+        decisions, self._decisions = self._decisions, []
+        if self._write is not None:  # It is the last decision.
+            decisions.append(Persist(self._write.records))
+        return decisions
+
+    @property
+    def next_deadline(self) -> float | None:
+        return self._wake_at
+
+    @abstractmethod
+    def _run_due(self) -> None:
+        """Handle expired deadlines, earliest first. Stop when the group must be written."""
+
+    def _wake_by(self, deadline: float) -> None:
+        if self._wake_at is None or deadline < self._wake_at:
+            self._wake_at = deadline
+
+    def finish_write(self, event: Persisted) -> None:
+        """Handle the result of a write."""
+        write, self._write = self._write, None
+        assert write is not None
+        write.then(event.error)
+
+    def _answer(self, waiter: Waiter | None, result: Result) -> None:
+        """Answer a waiter, if there is one."""
+        if waiter is not None:
+            self._decisions.append(GroupAnswer(waiter, result))
+
+    def _reject(self, error: ErrorCode, text: str) -> None:
+        """Reject an action of a test."""
+        self._answer(NO_WAITER, ActionTaken(error, text))
+
+    def _log(self, text: str) -> None:
+        self._decisions.append(LogLine(f"group {self.group_id!r} {text}"))
