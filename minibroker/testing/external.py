@@ -207,8 +207,10 @@ class ExternalKafka(MessageHelpers):
                 ):
                     return found
                 if time.monotonic() >= deadline:
-                    given = (("state", state), ("members", members), ("lag", lag))
-                    awaited = ", ".join(f"{name} {value}" for name, value in given if value)
+                    given = {"state": state, "members": members, "lag": lag}
+                    awaited = ", ".join(
+                        f"{name} {value}" for name, value in given.items() if value is not None
+                    )
                     has = f"state {found['state']}, members {len(found['members'])}"
                     text = f"group {group!r} was awaited for {timeout_s:g} s to have {awaited}"
                     raise WaitTimedOut(f"{text}, and it has {has}, lag {found['lag']}")

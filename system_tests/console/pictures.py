@@ -141,7 +141,7 @@ def set_quotas(broker: RunningBroker) -> None:
 
 
 def click(browser: Browser, selector: str) -> bool:
-    """Click what is drawn anew several times a second."""
+    """Click what is drawn again several times a second."""
     script = """const found = document.querySelector(args[0]);
         found?.dispatchEvent(new MouseEvent("click", { bubbles: true }));
         return Boolean(found)"""

@@ -35,10 +35,10 @@ from minibroker.lab.faults.damage import (
 )
 from minibroker.lab.faults.message_fields import (
     can_encode,
+    can_patch,
     element_faults,
     field_versions,
     owner_of,
-    patch_versions,
     response_faults,
     set_fields,
 )
@@ -724,10 +724,9 @@ class Patch(Action, name="patch"):
 
     def effect_fault(self, schema: ApiSchema, version: int) -> Fault | None:
         for name, value in self.fields.items():
-            versions = patch_versions(schema.response, name, value)
-            if version not in versions:
-                where = f"in versions {', '.join(map(str, versions))}" if versions else "in none"
-                return Fault(f"fields.{name}", f"can have this value {where} of {schema.key.name}")
+            if not can_patch(schema.response, name, value, version):
+                text = f"cannot have this value in version {version} of {schema.key.name}"
+                return Fault(f"fields.{name}", text)
         return None
 
     def change(self, response: ChangedResponse) -> Any:

@@ -28,12 +28,7 @@ from minibroker.lab.faults.actions import (
     api_of,
     nearest,
 )
-from minibroker.lab.faults.message_fields import (
-    VERSION_MAX,
-    comparable,
-    element_faults,
-    element_fields,
-)
+from minibroker.lab.faults.message_fields import comparable, element_faults, element_fields
 from minibroker.lab.schema import (
     Doc,
     Fault,
@@ -57,6 +52,7 @@ TEXT_MAX: Final = 1024
 """Characters of a text in a rule."""
 
 COUNT_MAX: Final = 1_000_000_000
+VERSION_MAX: Final = 2**15 - 1
 SEED_MAX: Final = 2**53
 """The largest whole number that every JSON library keeps."""
 
@@ -420,7 +416,7 @@ def _field_faults(
         known = element_fields(cls)[name]
         if all(isinstance(each.field.kind, Array | type) for each in known):
             yield Fault(f"request.{name}", "is no single value")
-        elif not any(set(versions).intersection(each.versions()) for each in known):
+        elif not any(version in each.versions() for each in known for version in versions):
             yield Fault(f"request.{name}", "is in no request of these versions")
 
 

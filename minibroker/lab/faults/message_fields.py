@@ -25,8 +25,6 @@ from minibroker_protocol.types import uuid_from_text
 _STRING_BYTES_MAX: Final = 2**15 - 1
 """The longest text in versions that are not flexible."""
 
-VERSION_MAX: Final = 2**15 - 1
-
 _INTEGERS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint16": 17, "uint32": 33}
 
 
@@ -60,11 +58,11 @@ class ElementField(NamedTuple):
     arrays: tuple[Field, ...]
     """The arrays around it, from the outside."""
 
-    def versions(self) -> list[int]:
+    def versions(self) -> range:
         """The versions that have it."""
         around = [self.field.versions, *(array.versions for array in self.arrays)]
         least, greatest = max(each.low for each in around), min(each.high for each in around)
-        return list(range(least, min(greatest, VERSION_MAX) + 1))
+        return range(least, greatest + 1)
 
 
 @cache
@@ -95,17 +93,12 @@ def element_faults(cls: type[Struct], fields: Mapping[str, object], path: str) -
             yield from faults[-1]
 
 
-def patch_versions(cls: type[Message], name: str, value: object) -> list[int]:
-    """The versions of a message in which a field of that name can have a value."""
-    declared = cls.__versions__
-    return [
-        version
-        for version in range(declared.low, declared.high + 1)
-        if any(
-            version in each.versions() and _can_encode_element(cls, each, value, version)
-            for each in element_fields(cls)[name]
-        )
-    ]
+def can_patch(cls: type[Message], name: str, value: object, version: int) -> bool:
+    """Whether a field of that name can have a value in a version of a message."""
+    return any(
+        version in each.versions() and _can_encode_element(cls, each, value, version)
+        for each in element_fields(cls)[name]
+    )
 
 
 def _can_encode_element(

@@ -71,10 +71,10 @@ class RuleState:
 
     __slots__ = (
         "_arrivals",
-        "_counted",
         "_hold_number",
         "_holds",
         "active",
+        "counted",
         "hits",
         "matches",
         "releases",
@@ -88,7 +88,8 @@ class RuleState:
     ) -> None:
         """``counted`` are the matches of what it counts separately."""
         self.active = active
-        self._counted = OrderedDict(counted or {})
+        self.counted = OrderedDict(counted or {})
+        """Matches of what it counts separately, by its text; the last match is at the end."""
         self.matches, self.hits, self.releases, self._arrivals = counts
         self._holds: dict[int, FaultHold] = {}
         self._hold_number = 0
@@ -100,7 +101,7 @@ class RuleState:
 
     def matches_of(self, counted: str) -> int:
         """The matches of one of those that it counts separately, or all."""
-        return self.matches if self.active.rule.per is None else self._counted.get(counted, 0)
+        return self.matches if self.active.rule.per is None else self.counted.get(counted, 0)
 
     @property
     def reached(self) -> int:
@@ -167,10 +168,10 @@ class RuleState:
             return False
         self.matches += 1
         if self.active.rule.per is not None:
-            self._counted[counted] = self._counted.get(counted, 0) + 1
-            self._counted.move_to_end(counted)
-            if len(self._counted) > COUNTERS_MAX:
-                self._counted.popitem(last=False)
+            self.counted[counted] = self.counted.get(counted, 0) + 1
+            self.counted.move_to_end(counted)
+            if len(self.counted) > COUNTERS_MAX:
+                self.counted.popitem(last=False)
         fires = fires_at(self.active.rule, self.matches_of(counted))
         self.hits += fires
         return fires

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from minibroker.broker.log.data_directory import FAULT_COUNTS_FILE, FAULT_RULES_FILE
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import CONTROLLER
-from minibroker.lab.faults.fault_rule import COUNTERS_MAX, RULES_MAX, ActiveRule, FaultRule
+from minibroker.lab.faults.fault_rule import RULES_MAX, ActiveRule, FaultRule
 from minibroker.lab.faults.rulebook import RuleCounts, RuleState, fires_at, is_in_time
 from minibroker.lab.schema import InvalidJson, parse
 from minibroker.runtime.system import reserve_space
@@ -123,7 +123,7 @@ class FaultStore(RuleStore):
         self._free_slots = list(range(RULES_MAX))[::-1]
         self._lines: dict[str, str] = {}
         self._counted: dict[str, dict[str, int]] = {}
-        """Matches of what rules count separately."""
+        """Matches of what rules count separately: each rule's own counters."""
         self._last_number = 0
         self._line_count = 0
         """Lines of the file after the first one; 0 if it must be rewritten."""
@@ -250,21 +250,14 @@ class FaultStore(RuleStore):
         slot = state.active.slot
         if self._counts is None or slot < 0 or is_counted_by_workers(state):
             return
+        has_matched = self._counts.read(slot).matches != state.matches
         self._counts.write(slot, state.counts)
-        if state.active.rule.per is not None and (matches := state.matches_of(counted)):
-            self._keep_counted(state, counted, matches)
-
-    def _keep_counted(self, state: RuleState, counted: str, matches: int) -> None:
-        """Keep the matches of one of those that a rule counts separately."""
-        known = self._counted.setdefault(state.active.id, {})
-        if known.get(counted) == matches:
+        if state.active.rule.per is None or not has_matched:
             return
-        known.pop(counted, None)
-        known[counted] = matches
-        if len(known) > COUNTERS_MAX:
-            del known[next(iter(known))]
+        self._counted[state.active.id] = state.counted
         try:
-            self._append(_counted_line(state.active.id, {counted: matches}))
+            matches = {counted: state.matches_of(counted)}
+            self._append(_counted_line(state.active.id, matches))
         except OSError as error:
             _log.warning("fault rules will not survive the controller", reason=error)
 
