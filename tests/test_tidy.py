@@ -50,13 +50,17 @@ SIMULATION = Path("tests/simulation")
 PAGE = Path("minibroker/lab/control/console")
 """A page for browsers: files of other languages, with the same limits."""
 
+VERSION = Path("minibroker/_version.py")
+"""Written by each build from the tags; Git ignores it."""
+
 CLOCKS_OF_TESTS = ("MockClock", "autojump_clock", "mock_clock", "SharedClock")
 
 
 def sources(*folders: str) -> list[Path]:
     """Python files under ``folders``, relative to the root, in a stable order."""
     found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return sorted(path.relative_to(ROOT) for path in found if "target" not in path.parts)
+    paths = (path.relative_to(ROOT) for path in found if "target" not in path.parts)
+    return sorted(path for path in paths if path != VERSION)
 
 
 @functools.cache
