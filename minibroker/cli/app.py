@@ -97,6 +97,9 @@ LATE = {
         "app",
         "Make the broker misbehave on request: errors, delays, disconnects.",
     ),
+    "clock": LazyCommand(
+        "minibroker.cli.clock", "app", "Show, advance, freeze and speed up the broker's clock."
+    ),
     "trace": LazyCommand(
         "minibroker.cli.trace",
         "trace",
