@@ -42,6 +42,9 @@ LATE = {
         "minibroker.cli.produce", "produce", "Send messages: arguments, or lines of standard input."
     ),
     "consume": LazyCommand("minibroker.cli.consume", "consume", "Print messages as they arrive."),
+    "request": LazyCommand(
+        "minibroker.cli.request", "request", "Send one request of any API and print the response."
+    ),
     "dissect": LazyCommand(
         "minibroker.cli.dissect",
         "dissect_command",

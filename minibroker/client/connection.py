@@ -129,17 +129,21 @@ class BrokerConnection:
             self.close()
             raise
 
-    def send(self, request: Message, response: type[R]) -> R:
-        """Send ``request`` in the newest version that both sides support; return the response."""
+    def send(self, request: Message, response: type[R], version: int | None = None) -> R:
+        """Send ``request`` in a version, by default the newest that both sides support.
+
+        Returns the response.
+        """
         self._reauthenticate_if_due()
-        reply = self._exchange(request, response, self._version_for(request))
+        version = self.version_for(request) if version is None else version
+        reply = self._exchange(request, response, version)
         self._has_served = True
         return reply
 
     def send_without_response(self, request: Message) -> None:
         """Send a request that has no response (Produce with acks 0)."""
         self._reauthenticate_if_due()
-        self._write(request, self._version_for(request))
+        self._write(request, self.version_for(request))
 
     def close(self) -> None:
         self._socket.close()
@@ -148,7 +152,8 @@ class BrokerConnection:
     def is_open(self) -> bool:
         return self._socket.fileno() >= 0
 
-    def _version_for(self, request: Message) -> int:
+    def version_for(self, request: Message) -> int:
+        """Return the newest version of a request that both sides support."""
         key = ApiKey(request.__api_key__ or 0)
         known = schema(key).valid_versions
         supported = self._versions.get(key)
@@ -180,7 +185,7 @@ class BrokerConnection:
             return
         what = f"{self.address} rejected authentication with {mechanism}"
         handshake = SaslHandshakeRequest(mechanism=mechanism)
-        offered = self._exchange(handshake, SaslHandshakeResponse, self._version_for(handshake))
+        offered = self._exchange(handshake, SaslHandshakeResponse, self.version_for(handshake))
         enabled = ", ".join(offered.mechanisms) or "none"
         check(what, offered.error_code, f"enabled mechanisms: {enabled}")
         exchange = start_exchange()
@@ -188,7 +193,7 @@ class BrokerConnection:
         with suppress(StopIteration):
             while True:
                 request = SaslAuthenticateRequest(auth_bytes=token)
-                version = self._version_for(request)
+                version = self.version_for(request)
                 reply = self._exchange(request, SaslAuthenticateResponse, version)
                 check(what, reply.error_code, reply.error_message)
                 lifetime_ms = reply.session_lifetime_ms

@@ -100,17 +100,29 @@ class KafkaClient:
         for connection in self._connections.values():
             connection.close()
 
-    def send(self, request: Message, response: type[R], broker_id: int | None = None) -> R:
+    def send(
+        self,
+        request: Message,
+        response: type[R],
+        broker_id: int | None = None,
+        *,
+        version: int | None = None,
+    ) -> R:
         """Send a request to one broker, or to any if ``broker_id`` is None; return the response.
 
-        An idempotent request is retried once on a new connection, as brokers close idle ones.
+        Without ``version``, the newest one that both sides support is sent. An idempotent request
+        is retried once on a new connection, as brokers close idle ones.
         """
         try:
-            return self._connection(broker_id).send(request, response)
+            return self._connection(broker_id).send(request, response, version)
         except ConnectionDropped:
             if request.__api_key__ in NOT_IDEMPOTENT:
                 raise
-        return self._connection(broker_id).send(request, response)
+        return self._connection(broker_id).send(request, response, version)
+
+    def version_for(self, request: Message) -> int:
+        """Return the newest version of a request that a broker and this client support."""
+        return self._connection(None).version_for(request)
 
     def send_without_response(self, request: Message, broker_id: int) -> None:
         """Send one broker a request that has no response (Produce with acks 0)."""
