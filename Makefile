@@ -80,14 +80,16 @@ PAGES := settings=minibroker.broker.settings.reference control-api=minibroker.la
          activity=minibroker.lab.activity.reference faults=minibroker.lab.control.fault_reference \
          personas=minibroker.broker.apis.persona_reference
 
-docs: $(VENV)/.installed-dev ## Write the generated pages of docs/reference again
+docs: $(VENV)/.installed-dev ## Write generated pages and pictures of docs again
 	@for page in $(PAGES); do \
 	    $(BIN)/python -m "$${page#*=}" > "docs/reference/$${page%%=*}.md"; done
+	@$(BIN)/python .ci/pictures.py
 
 docs-check: $(VENV)/.installed-dev
 	@for page in $(PAGES); do \
 	    $(BIN)/python -m "$${page#*=}" | diff -u "docs/reference/$${page%%=*}.md" - \
 	    || { echo "docs/reference/$${page%%=*}.md is behind its source: run make docs" >&2; exit 1; }; done
+	@$(BIN)/python .ci/pictures.py --check
 
 # Sphinx has an environment of its own: neither the broker nor its tests need it.
 SITE := build/site

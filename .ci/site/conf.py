@@ -30,7 +30,8 @@ FILES = "source"
 project = "minibroker"
 author = "the minibroker developers"
 copyright = author  # noqa: A001 - Sphinx's name
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinxcontrib.mermaid"]
+myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "minibroker"
@@ -42,7 +43,8 @@ suppress_warnings = ["misc.highlighting_failure", "myst.header"]
 PAGES_FROM_ROOT = {"index": "README.md", "changelog": "CHANGELOG.md"}
 """Pages that are files at the top of the repository, before what the page itself has."""
 
-ADDED = {"adr/README": "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"}
+_FOLDER = "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
+ADDED = {"adr/README": _FOLDER, "learn/README": _FOLDER}
 """What only the site needs at the end of a page."""
 
 _logger = logging.getLogger(__name__)

@@ -114,6 +114,11 @@ LATE = {
         "Analyse recorded broker activity with Spark.",
     ),
     "settings": LazyCommand("minibroker.cli.settings", "app", "List and explain settings."),
+    "learn": LazyCommand(
+        "minibroker.cli.learn",
+        "learn",
+        "Learn how a broker works: predict what it will do, and see what it does.",
+    ),
     "completion": LazyCommand(
         "minibroker.cli.completion",
         "completion",

@@ -37,6 +37,7 @@ WITHOUT_JSON = {
     "completion": "prints a script",
     "faults remove": "prints nothing",
     "faults wait": "prints JSON in any case",
+    "learn": "prints texts to read",
     "record": "writes JSON to a file",
     "pipeline ingest": "writes a table",
     "pipeline compact": "writes a table",
