@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from minibroker.broker.metadata.placement import group_owner, partition_owner, transaction_owner
+from minibroker.broker.metadata.image import group_owner, partition_owner, transaction_owner
 from minibroker.broker.security.acl import CLUSTER_NAME
 from minibroker.broker.security.principal import ANONYMOUS, Principal
 from minibroker.broker.settings import (

@@ -49,7 +49,7 @@ from minibroker.broker.log.validation import (
     StepBudget,
     prepare_batch,
 )
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC
+from minibroker.broker.metadata.image import OFFSETS_TOPIC
 from minibroker.runtime.arena import RecordsRef
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.compression import Compression

@@ -18,7 +18,7 @@ from minibroker.broker.apis.transactions import AddPartitionsReply, PartitionsTo
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transactions import NO_GUARD, Guard
-from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC, transaction_partition
+from minibroker.broker.metadata.image import TRANSACTION_STATE_TOPIC, transaction_partition
 from minibroker.broker.settings.definitions import (
     TRANSACTION_PARTITION_VERIFICATION_ENABLE,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,

@@ -26,7 +26,7 @@ from minibroker.broker.apis.base import (
     parts_by_owner,
 )
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC, offsets_partition
+from minibroker.broker.metadata.image import OFFSETS_TOPIC, offsets_partition
 from minibroker.broker.metadata.topics import INTERNAL_TO_CLIENTS
 from minibroker.broker.patterns.expression import (
     INSTRUCTIONS_MAX,

@@ -16,7 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from minibroker.broker.metadata.image import (
+    ACTIVITY_TOPIC,
     EMPTY,
+    OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
     Change,
     ChangeRejected,
     Image,
@@ -35,11 +38,6 @@ from minibroker.broker.metadata.layout import (
     LEADER_EPOCH_MAX,
     TopicNode,
     make_partition,
-)
-from minibroker.broker.metadata.placement import (
-    ACTIVITY_TOPIC,
-    OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
 )
 from minibroker.broker.settings import (
     ACTIVITY_ENABLE,

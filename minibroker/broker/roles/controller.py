@@ -42,7 +42,7 @@ from minibroker.broker.log.data_directory import (
 from minibroker.broker.log.errors import StorageFailed, disk_bytes, ignore_failure
 from minibroker.broker.metadata.bootstrap import ControllerStartError, FoundLogs
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.delegation_tokens import plan_removals
+from minibroker.broker.metadata.credentials import plan_removals
 from minibroker.broker.metadata.image import Image, Update
 from minibroker.broker.metadata.layout import LayoutError
 from minibroker.broker.metadata.quotas import EffectiveQuotas

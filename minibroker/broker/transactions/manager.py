@@ -15,7 +15,7 @@ from typing import Final
 from minibroker.broker.groups.state_log import StateLog, StateLogs
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC
+from minibroker.broker.metadata.image import TRANSACTION_STATE_TOPIC
 from minibroker.broker.transactions.metadata import (
     TransactionEntry,
     TransactionMetadata,

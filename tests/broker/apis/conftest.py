@@ -31,10 +31,12 @@ from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.replica_manager import Partition, ReplicaManager
 from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.image import Image, Update, apply_update
-from minibroker.broker.metadata.placement import (
+from minibroker.broker.metadata.image import (
     OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
+    Image,
+    Update,
+    apply_update,
     partition_owner,
     transaction_partition,
 )

@@ -14,7 +14,7 @@ from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transactions import TransactionMarker
-from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC
+from minibroker.broker.metadata.image import TRANSACTION_STATE_TOPIC
 from minibroker.broker.transactions.service import (
     MarkersReply,
     TransactionEnvironment,
