@@ -41,8 +41,8 @@ from minibroker.broker.apis.transaction_verification import (
     verify_here,
 )
 from minibroker.broker.log.errors import LogError, NotOneBatchError, RecordError
+from minibroker.broker.log.producers import NO_GUARD, Guard
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transactions import NO_GUARD, Guard
 from minibroker.broker.log.validation import (
     BatchExceedsStepError,
     PreparedBatch,

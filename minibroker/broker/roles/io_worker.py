@@ -27,9 +27,9 @@ from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
+from minibroker.broker.log.producers import TransactionMarker
 from minibroker.broker.log.replica_manager import Partition, ReplicaManager
 from minibroker.broker.log.segment import SegmentFiles, sync_files
-from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.log.validation import Origin
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
 from minibroker.broker.metadata.image import (
@@ -57,8 +57,7 @@ from minibroker.broker.process.messages import (
 from minibroker.broker.process.metadata_client import MetadataClient
 from minibroker.broker.process.storage_watch import StorageWatch, pauses_s
 from minibroker.broker.process.worker_links import ConnectedRoles, WorkerLinks
-from minibroker.broker.process.worker_snapshots import WorkerSnapshots
-from minibroker.broker.roles.worker_requests import ControllerRequests
+from minibroker.broker.roles.worker_requests import ControllerRequests, WorkerSnapshots
 from minibroker.broker.settings.definitions import (
     LOG_RETENTION_CHECK_INTERVAL_MS,
     MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,

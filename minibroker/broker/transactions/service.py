@@ -25,8 +25,8 @@ from minibroker.broker.groups.hooks import (
     HoldPoints,
     OnState,
 )
+from minibroker.broker.log.producers import TransactionMarker
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.settings import (
     TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS,
     TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS,

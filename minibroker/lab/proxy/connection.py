@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import trio
 
 from minibroker.broker.apis.base import CloseConnection
-from minibroker.broker.connections.address import client_ip
+from minibroker.broker.connections.limits import client_ip
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.interception import InterceptorDisconnect
 from minibroker.broker.settings.types import HostPort

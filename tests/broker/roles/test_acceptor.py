@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.admission.acceptor_messages import (
+    SLOTS,
     AcceptedConnection,
     ConnectionsClosed,
     OpenConnection,
@@ -22,7 +23,6 @@ from minibroker.broker.admission.rejected_connections import (
     AT_ONCE,
     STORM_S,
 )
-from minibroker.broker.admission.slots import SLOTS
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.definitions import (
     ACCEPTED,

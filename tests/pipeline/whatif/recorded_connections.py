@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from minibroker.broker.connections.rates import ConnectionRateLimits, ConnectionRates
+from minibroker.broker.connections.limits import ConnectionRateLimits, ConnectionRates
 from minibroker.lab.activity.schema import ConnectionStep
 from tests.pipeline.whatif.activity import connection_row
 
