@@ -23,7 +23,7 @@ from minibroker.broker.settings import (
     OFFSETS_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
-from minibroker.broker.settings.types import INT_MAX
+from minibroker.broker.settings.setting import INT_MAX
 from minibroker_protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from minibroker.broker.security.acl import Authorizer, Operation, Resource
     from minibroker.broker.settings import Settings
     from minibroker.broker.settings.dynamic import Configs, DynamicSettings
-    from minibroker.broker.telemetry.instances import ClientInstances
+    from minibroker.broker.telemetry import ClientInstances
     from minibroker.broker.transactions.service import TransactionService
     from minibroker.runtime.arena import RecordsRef
     from minibroker_protocol.compiler.single import Shape

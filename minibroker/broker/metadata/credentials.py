@@ -24,7 +24,7 @@ from minibroker.broker.metadata.image import (
     ConfigChanged,
     Image,
 )
-from minibroker.broker.quotas.entity import desanitize, sanitize
+from minibroker.broker.quotas.types import desanitize, sanitize
 from minibroker.broker.security.delegation_token import (
     DelegationToken,
     TokenLifetimes,

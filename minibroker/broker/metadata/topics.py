@@ -50,8 +50,8 @@ from minibroker.broker.settings import (
     TRANSACTION_STATE_LOG_SEGMENT_BYTES,
     Settings,
 )
+from minibroker.broker.settings.setting import INT_MAX, BadValueError
 from minibroker.broker.settings.topics import parse_topic_value
-from minibroker.broker.settings.types import INT_MAX, BadValueError
 from minibroker_protocol.errors import ErrorCode
 
 NAME_MAX_CHARACTERS = 249

@@ -18,7 +18,7 @@ from minibroker.broker.apis.base import Context
 from minibroker.broker.apis.registry import serving
 from minibroker.broker.metadata.credentials import find_token, shapes
 from minibroker.broker.metadata.image import EMPTY, USER, Image
-from minibroker.broker.quotas.entity import sanitize
+from minibroker.broker.quotas.types import sanitize
 from minibroker.broker.security.authentication import (
     Authentication,
     AuthenticationAnswer,

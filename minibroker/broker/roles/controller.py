@@ -82,7 +82,7 @@ from minibroker.broker.settings import (
     ZOOKEEPER_CONNECT,
     Settings,
 )
-from minibroker.broker.telemetry.instances import ClientInstances
+from minibroker.broker.telemetry import ClientInstances
 from minibroker.runtime.clock import Clock, now_ms
 from minibroker.runtime.work_thread import WorkThread
 from minibroker.runtime.worktime import Account

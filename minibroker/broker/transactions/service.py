@@ -33,8 +33,7 @@ from minibroker.broker.settings import (
     TRANSACTIONAL_ID_EXPIRATION_MS,
     Settings,
 )
-from minibroker.broker.transactions.manager import TransactionManager
-from minibroker.broker.transactions.marker_queue import MarkerQueue, PartitionsById
+from minibroker.broker.transactions.manager import MarkerQueue, PartitionsById, TransactionManager
 from minibroker.broker.transactions.metadata import (
     NO_EPOCH,
     NO_PRODUCER_ID,

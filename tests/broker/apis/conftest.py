@@ -49,7 +49,7 @@ from minibroker.broker.security.principal import ANONYMOUS
 from minibroker.broker.settings import Settings
 from minibroker.broker.settings.definitions import NODE_ID, OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.broker.settings.dynamic import Configs, DynamicSettings
-from minibroker.broker.telemetry.instances import ClientInstances
+from minibroker.broker.telemetry import ClientInstances
 from minibroker.runtime.arena import ArenaRef
 from minibroker_protocol.compiler import decode, encode, encoder
 from minibroker_protocol.errors import ErrorCode
