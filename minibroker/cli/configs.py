@@ -1,9 +1,10 @@
 """``minibroker configs``: describe and alter configs of topics and brokers, and quotas.
 
 Owns this one command. Its options, output and exit codes are those of Kafka's ``kafka-configs.sh``,
-so existing knowledge and scripts apply. It must never know which settings exist; ``quotas.command_lines``
-validates the lines of a quota file, and the broker validates quotas. Invariant: nothing is altered
-if a config to delete does not exist, or if anything in the command line or the file is invalid.
+so existing knowledge and scripts apply. It must never know which settings exist;
+``quotas.command_lines`` validates the lines of a quota file, and the broker validates quotas.
+Invariant: nothing is altered if a config to delete does not exist, or if anything in the command
+line or the file is invalid.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Client instances: which subscriptions match, when they may ask and push, what is read and kept."""
+"""Client instances: which subscriptions match, when they may push, and what is kept."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
-"""Between the acceptor and the processors: messages, and the slots of new connections.
+"""Messages between the acceptor and a processor, in addition to the sockets that are passed.
 
-Owns the shapes of the messages, which go in addition to the sockets that are passed, and the choice
-of a processor: round robin over those with free slots. Pure; it must never know how a message is
-handled. A processor first sends ``ProcessorConnections``, so that a restarted acceptor knows all
-connections before it accepts another one. Each close is reported once, by ``ConnectionsClosed``.
-Invariants: a message is small plain data and fits into one packet; a processor has at most
-``SLOTS`` connections that it has not taken yet, and is passed over only while it is full or
-disconnected. KIP-402; Kafka's ``Acceptor.assignNewConnection`` and ``Processor.newConnections``.
+Owns the shapes of the messages. It must never know how they are handled. A processor first sends
+``ProcessorConnections``, so that a restarted acceptor knows all connections before it accepts
+another one. Each close is reported once, by ``ConnectionsClosed``. Invariant: a message is small
+plain data and fits into one packet.
 """
 
 from __future__ import annotations
@@ -146,56 +143,3 @@ class AcceptorNotices:
                     await handoff.send(self._queue.popleft())
         except ChannelClosed:
             pass  # A restarted acceptor is sent all open connections first.
-
-
-SLOTS: Final = 20
-"""New connections that wait for one processor (Kafka's ``ConnectionQueueSize``)."""
-
-
-class Slots:
-    """Free slots by processor."""
-
-    def __init__(self, processors: int, slots: int = SLOTS) -> None:
-        self._slots = slots
-        self._free: list[int | None] = [None] * processors
-        self._lowest = [slots] * processors
-        self._turn = 0
-
-    def joined(self, processor: int) -> None:
-        """Add a processor that has started: all of its slots are free."""
-        self._free[processor] = self._slots
-
-    def left(self, processor: int) -> None:
-        """Remove a processor that died, with the connections in its slots."""
-        self._free[processor] = None
-
-    def freed(self, processor: int, taken: int = 1) -> None:
-        """Free the slots of ``taken`` connections that a processor took from its queue."""
-        free = self._free[processor]
-        if free is None or free + taken > self._slots:
-            raise ValueError(f"processor {processor} freed a slot that was not in use")
-        self._free[processor] = free + taken
-
-    def take(self) -> int | None:
-        """Return the processor that gets the next connection, or None if all are full or dead.
-
-        Each attempt advances the turn, as in Kafka, so a full processor loses its turn.
-        """
-        for _ in self._free:
-            processor = self._turn
-            self._turn = (processor + 1) % len(self._free)
-            free = self._free[processor]
-            if free:
-                self._free[processor] = free - 1
-                self._lowest[processor] = min(self._lowest[processor], free - 1)
-                return processor
-        return None
-
-    def used(self, processor: int) -> int:
-        """Number of connections that wait for a processor."""
-        free = self._free[processor]
-        return 0 if free is None else self._slots - free
-
-    def peak(self, processor: int) -> int:
-        """Largest number of connections that ever waited for a processor."""
-        return self._slots - self._lowest[processor]

@@ -1,19 +1,21 @@
-"""Counts and rates of connections: whether one more is admitted, and how long it waits.
+"""Limits of connections: whether one more is admitted, how long it waits, and who serves it.
 
 Owns the counts of the whole broker in the mode with one acceptor (every accepted connection that is
 not closed), the rates of new connections of the broker, of each listener and of each limited
-address (KIP-612), and the one form of each address. It must never know sockets, wait, or read a
-clock: ``now_ms`` is an argument. Two kinds of limits of numbers apply: Kafka's (KIP-402: at
-``max.connections`` new connections wait; an address with too many is rejected) and Redpanda's
-``kafka_connections_*`` (rejected at once, before any wait of Kafka).
+address (KIP-612), the one form of each address, and the round robin over processors with free
+slots. It must never know sockets, wait, or read a clock: ``now_ms`` is an argument. Two kinds of
+limits of numbers apply: Kafka's (KIP-402: at ``max.connections`` new connections wait; an address
+with too many is rejected) and Redpanda's ``kafka_connections_*`` (rejected at once, before any wait
+of Kafka).
 
 Invariants: a connection is counted once from ``arrive`` to ``remove``, however often its end is
 reported; it is recorded once in the rates of broker and listener, or not at all if the rate of its
 address was exceeded; the inter-broker listener does not count for the broker's rate. The rate of an
 address is forgotten an hour after its last connection, and there are at most ``IPS_MAX``. An IPv4
 client has the same form over an IPv4 socket and, as ``::ffff:10.0.0.1``, over an IPv6 socket, so it
-cannot get twice its limit; Kafka gets this from Java's ``InetAddress``. Kafka's
-``ConnectionQuotas``.
+cannot get twice its limit; Kafka gets this from Java's ``InetAddress``. A processor has at most
+``SLOTS`` connections that it has not taken yet, and is passed over only while it is full or
+disconnected. Kafka's ``ConnectionQuotas`` and ``Acceptor.assignNewConnection``.
 """
 
 from __future__ import annotations
@@ -402,3 +404,56 @@ class ConnectionRates:
 def _averages(averages: Mapping[str, Average], now_ms: int) -> dict[str, float]:
     measured = {name: average.measure(now_ms) for name, average in averages.items()}
     return {name: value for name, value in measured.items() if not math.isnan(value)}
+
+
+SLOTS: Final = 20
+"""New connections that wait for one processor (Kafka's ``ConnectionQueueSize``)."""
+
+
+class Slots:
+    """Free slots by processor."""
+
+    def __init__(self, processors: int, slots: int = SLOTS) -> None:
+        self._slots = slots
+        self._free: list[int | None] = [None] * processors
+        self._lowest = [slots] * processors
+        self._turn = 0
+
+    def joined(self, processor: int) -> None:
+        """Add a processor that has started: all of its slots are free."""
+        self._free[processor] = self._slots
+
+    def left(self, processor: int) -> None:
+        """Remove a processor that died, with the connections in its slots."""
+        self._free[processor] = None
+
+    def freed(self, processor: int, taken: int = 1) -> None:
+        """Free the slots of ``taken`` connections that a processor took from its queue."""
+        free = self._free[processor]
+        if free is None or free + taken > self._slots:
+            raise ValueError(f"processor {processor} freed a slot that was not in use")
+        self._free[processor] = free + taken
+
+    def take(self) -> int | None:
+        """Return the processor that gets the next connection, or None if all are full or dead.
+
+        Each attempt advances the turn, as in Kafka, so a full processor loses its turn.
+        """
+        for _ in self._free:
+            processor = self._turn
+            self._turn = (processor + 1) % len(self._free)
+            free = self._free[processor]
+            if free:
+                self._free[processor] = free - 1
+                self._lowest[processor] = min(self._lowest[processor], free - 1)
+                return processor
+        return None
+
+    def used(self, processor: int) -> int:
+        """Number of connections that wait for a processor."""
+        free = self._free[processor]
+        return 0 if free is None else self._slots - free
+
+    def peak(self, processor: int) -> int:
+        """Largest number of connections that ever waited for a processor."""
+        return self._slots - self._lowest[processor]

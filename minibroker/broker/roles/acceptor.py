@@ -18,14 +18,12 @@ import trio
 
 from minibroker.broker.admission.acceptor_messages import (
     LEAST_RECENTLY_USED_MAX,
-    SLOTS,
     AcceptedConnection,
     CloseConnections,
     ConnectionsClosed,
     LeastRecentlyUsed,
     LeastRecentlyUsedRequest,
     ProcessorConnections,
-    Slots,
 )
 from minibroker.broker.admission.connection_quotas import (
     PROCESSORS,
@@ -34,7 +32,7 @@ from minibroker.broker.admission.connection_quotas import (
     new_connection,
 )
 from minibroker.broker.admission.rejected_connections import DescriptorHealth, RejectedConnections
-from minibroker.broker.connections.limits import LastUse
+from minibroker.broker.connections.limits import SLOTS, LastUse, Slots
 from minibroker.broker.metadata.image import BROKER, IP
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.metrics.log import ConnectionCloses, EventLog

@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
-from minibroker.broker.admission.acceptor_messages import SLOTS
 from minibroker.broker.admission.connection_events import (
     ConnectionEvent,
     ConnectionEventLog,
@@ -27,7 +26,7 @@ from minibroker.broker.admission.connection_figures import (
     ListenerFigures,
 )
 from minibroker.broker.admission.connection_quotas import protected_listener
-from minibroker.broker.connections.limits import UNLIMITED, client_ip
+from minibroker.broker.connections.limits import SLOTS, UNLIMITED, client_ip
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.client_connection import ConnectionReport
 from minibroker.broker.network.reports import (

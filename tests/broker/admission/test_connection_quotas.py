@@ -13,7 +13,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.admission import connection_quotas
 from minibroker.broker.admission.acceptor_messages import (
-    SLOTS,
     AcceptedConnection,
     CloseConnections,
     ConnectionsClosed,
@@ -37,6 +36,7 @@ from minibroker.broker.admission.connection_quotas import (
     slot_setting,
 )
 from minibroker.broker.connections.limits import (
+    SLOTS,
     ConnectionCountLimits,
     ConnectionRateLimits,
     ExceededCount,

@@ -11,7 +11,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.admission.acceptor_messages import (
-    SLOTS,
     AcceptedConnection,
     ConnectionsClosed,
     OpenConnection,
@@ -23,6 +22,7 @@ from minibroker.broker.admission.rejected_connections import (
     AT_ONCE,
     STORM_S,
 )
+from minibroker.broker.connections.limits import SLOTS
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.definitions import (
     ACCEPTED,

@@ -12,7 +12,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.admission.acceptor_messages import (
     PROCESSOR_CONNECTIONS_MAX,
-    SLOTS,
     AcceptedConnection,
     CloseConnections,
     LeastRecentlyUsed,
@@ -21,6 +20,7 @@ from minibroker.broker.admission.acceptor_messages import (
     ProcessorConnections,
 )
 from minibroker.broker.admission.connection_events import ExceededLimit
+from minibroker.broker.connections.limits import SLOTS
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.request_loop import PER_TURN
 from minibroker.broker.process.messages import DetailsRequest

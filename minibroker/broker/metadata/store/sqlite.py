@@ -43,12 +43,12 @@ from minibroker.broker.metadata.store.tree import (
     StoreNode,
     UnavailableError,
     UnwritableError,
-    Watches,
     check_data,
     check_path,
     parent_of,
     sequence_text,
 )
+from minibroker.broker.metadata.store.watches import Watches
 from minibroker.runtime.system import reserve_space
 
 SUFFIX: Final = ".reserve"

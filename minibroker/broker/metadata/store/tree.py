@@ -1,9 +1,7 @@
-"""The tree of nodes that stores metadata: the interface, its guarantees, and watches.
+"""The tree of nodes that stores metadata: the interface, and its guarantees.
 
-Owns the operations, their errors, the rules for paths, and the bounded queue of events of each
-watch. It must never know the implementation. Invariants: ZooKeeper provides everything here, and
-both implementations behave alike; a reader of a watch gets every event of its subtree in order or,
-in place of the first lost one, the error that events were lost.
+Owns the operations, their errors and the rules for paths. It must never know the implementation.
+Invariant: ZooKeeper provides everything here, and both implementations behave alike.
 Like ZooKeeper's client API (kazoo's ``KazooClient``): versions count from 0 with each change of a
 node's data, ephemeral nodes are deleted when the store is closed, sequential ones end in ten
 digits, `Store.multi` is atomic, a watch reports changes of its node and all below it.
@@ -13,11 +11,9 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeAlias
-
-import trio
 
 ANY_VERSION = -1
 NODE_MAX_BYTES = 1_000_000
@@ -238,67 +234,3 @@ def parent_of(path: str) -> str:
 def sequence_text(number: int) -> str:
     """Format the number of a sequential node."""
     return f"{number:010d}"
-
-
-class Watch(AsyncIterator[StoreEvent]):
-    """One reader's queue of events at and below a path."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._below = path.rstrip("/") + "/"
-        self._send, self._receive = trio.open_memory_channel[StoreEvent](WATCH_MAX_EVENTS)
-        self._error: Exception | None = None
-        self._ended = False
-
-    def notify(self, event: StoreEvent) -> None:
-        """Queue an event, if it is of this subtree and there is room."""
-        if event.path != self.path and not event.path.startswith(self._below):
-            return
-        try:
-            self._send.send_nowait(event)
-        except trio.WouldBlock:
-            self.end(EventsLostError(f"more than {WATCH_MAX_EVENTS} events waited at {self.path}"))
-        except trio.ClosedResourceError:
-            return  # The reader gets the end of the watch.
-
-    def end(self, error: Exception | None = None) -> None:
-        """End the watch: the reader gets the queued events, then the error or the end."""
-        if not self._ended:
-            self._ended, self._error = True, error
-            self._send.close()
-
-    async def __anext__(self) -> StoreEvent:
-        try:
-            return await self._receive.receive()
-        except trio.EndOfChannel:
-            if self._error is not None:
-                raise self._error from None
-            raise StopAsyncIteration from None
-
-
-class Watches:
-    """All watches of a store."""
-
-    def __init__(self) -> None:
-        self._watches: list[Watch] = []
-
-    @contextmanager
-    def open(self, path: str) -> Iterator[Watch]:
-        """Open a watch of a subtree until the context ends."""
-        watch = Watch(path)
-        self._watches.append(watch)
-        try:
-            yield watch
-        finally:
-            self._watches.remove(watch)
-            watch.end()
-
-    def notify(self, event: StoreEvent) -> None:
-        """Queue an event at each watch of its subtree."""
-        for watch in self._watches:
-            watch.notify(event)
-
-    def end(self, error: Exception | None = None) -> None:
-        """End all open watches."""
-        for watch in self._watches:
-            watch.end(error)

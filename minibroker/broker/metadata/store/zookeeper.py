@@ -45,11 +45,11 @@ from minibroker.broker.metadata.store.tree import (
     StoreNode,
     TooLargeError,
     UnavailableError,
-    Watches,
     check_data,
     check_path,
     parent_of,
 )
+from minibroker.broker.metadata.store.watches import Watches
 from minibroker.broker.metadata.store.zookeeper_client import (
     CONNECTION_ERRORS,
     ZooKeeperAccess,
