@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from minibroker.broker.patterns.expression import CompiledPattern
+from minibroker.broker.patterns import CompiledPattern
 from minibroker.broker.settings.resources import (
     ALL_METRICS,
     INTERVAL_MS,

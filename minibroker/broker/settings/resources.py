@@ -14,8 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from minibroker.broker.patterns.expression import CompiledPattern
-from minibroker.broker.patterns.expression_parser import InvalidPattern
+from minibroker.broker.patterns import CompiledPattern, InvalidPattern
 from minibroker.broker.settings.setting import (
     BOOLEAN,
     BROKER_SETTINGS,

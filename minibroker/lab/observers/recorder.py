@@ -46,10 +46,10 @@ from minibroker.lab.activity.events import (
     UNWRITTEN_MAX,
     ActivityEvent,
     Dropped,
+    JsonWriter,
     WrittenEvent,
     unpack,
 )
-from minibroker.lab.activity.json_format import JsonWriter
 from minibroker.lab.activity.schema import TOPIC
 from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.clock import now_ms
