@@ -1,9 +1,10 @@
 """``minibroker configs``: describe and alter configs of topics and brokers, and quotas.
 
 Owns this one command. Its options, output and exit codes are those of Kafka's ``kafka-configs.sh``,
-so existing knowledge and scripts apply. It must never know which settings exist; ``quotas.file``
-validates the lines of a quota file, and the broker validates quotas. Invariant: nothing is altered
-if a config to delete does not exist, or if anything in the command line or the file is invalid.
+so existing knowledge and scripts apply. It must never know which settings exist;
+``quotas.command_lines`` validates the lines of a quota file, and the broker validates quotas.
+Invariant: nothing is altered if a config to delete does not exist, or if anything in the command
+line or the file is invalid.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import click
 from click.core import ParameterSource
 
-from minibroker.broker.quotas.arguments import (
+from minibroker.broker.quotas.command_lines import (
     BROKERS,
     DEFAULTS,
     IPS,
@@ -26,16 +27,19 @@ from minibroker.broker.quotas.arguments import (
     TYPES,
     ArgumentMistake,
     Entities,
+    QuotaFile,
+    QuotaFileError,
+    QuotaLine,
     check_keys,
     chosen,
     from_long_options,
     from_short_options,
+    parse,
     parse_additions,
     parse_deletions,
     parse_quota,
     quota_text,
 )
-from minibroker.broker.quotas.file import QuotaFile, QuotaFileError, QuotaLine, parse
 from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE, value_text
 from minibroker.cli import credentials
 from minibroker.cli.access import bootstrap_option

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from minibroker.broker.connections.address import client_ip
+from minibroker.broker.connections.limits import client_ip
 from minibroker.broker.quotas.types import limit_text
 from minibroker.cli.commands import Command, examples
 from minibroker.cli.control import Connect, control_option

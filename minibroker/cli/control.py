@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import click
 
-from minibroker.broker.settings.types import BadValueError, HostPort, parse_host_port
+from minibroker.broker.settings.setting import BadValueError, HostPort, parse_host_port
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.output import CliError, InvalidUsage, Unreachable, error_message
 from minibroker.client.connection import BootstrapServers, parse_bootstrap

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from minibroker.broker.quotas.arguments import USERS, Entities
+from minibroker.broker.quotas.command_lines import USERS, Entities
 from minibroker.broker.security.scram import ITERATIONS_MIN, MECHANISM_NUMBERS, SALT_BYTES, salted
 from minibroker.cli.output import InvalidUsage
 from minibroker.client.errors import check

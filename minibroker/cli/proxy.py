@@ -57,7 +57,7 @@ def proxy(
     """Run a proxy in front of a Kafka cluster until it is stopped."""
     import trio
 
-    from minibroker.broker.settings.types import BadValueError, parse_plaintext_listener
+    from minibroker.broker.settings.setting import BadValueError, parse_plaintext_listener
     from minibroker.client.connection import parse_bootstrap
     from minibroker.lab.control.proxy import (
         NoBrokerReachable,

@@ -144,7 +144,7 @@ def replay(
 async def _serve(capture: Capture, listener: str, speed: float | None, as_json: bool) -> None:
     import trio
 
-    from minibroker.broker.settings.types import BadValueError, HostPort, parse_plaintext_listener
+    from minibroker.broker.settings.setting import BadValueError, HostPort, parse_plaintext_listener
     from minibroker.lab.replay.serving import serve_capture
 
     try:

@@ -278,7 +278,7 @@ def read_settings(
         read_pairs,
         read_properties,
     )
-    from minibroker.broker.settings.environment import read_environment
+    from minibroker.broker.settings.settings import read_environment
 
     if config is not None and not config.exists():
         raise InvalidUsage(f"--config {config}: there is no such file")

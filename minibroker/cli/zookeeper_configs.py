@@ -43,7 +43,7 @@ from minibroker.broker.metadata.quotas import (
 )
 from minibroker.broker.metadata.store.tree import NoNodeError, Store, StoreError
 from minibroker.broker.metadata.topics import topic_of
-from minibroker.broker.quotas.arguments import (
+from minibroker.broker.quotas.command_lines import (
     BROKERS,
     CLIENTS,
     IPS,
@@ -52,7 +52,7 @@ from minibroker.broker.quotas.arguments import (
     Entities,
     parse_quota,
 )
-from minibroker.broker.quotas.entity import DEFAULT, desanitize, parse_entity
+from minibroker.broker.quotas.types import DEFAULT, desanitize, parse_entity
 from minibroker.broker.security.scram import credential
 from minibroker.broker.settings import NODE_ID, ZOOKEEPER_CONNECT, ConfigError, Settings
 from minibroker.broker.settings.dynamic import DEFAULT_NAME

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from minibroker import __version__
-from minibroker.broker.settings.types import BadValueError, HostPort, parse_host_port
+from minibroker.broker.settings.setting import BadValueError, HostPort, parse_host_port
 from minibroker.client.errors import (
     ApiNotSupported,
     BrokerUnreachable,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Final, Self, TypeVar
 
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.client.connection import (
     DEFAULT_BOOTSTRAP,
     PLAINTEXT,

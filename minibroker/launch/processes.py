@@ -33,13 +33,13 @@ from minibroker.broker.process.environment import (
     RECORDER,
     WORKER,
     Environment,
+    LocalWorker,
     RoleRefusedError,
     handoff_name,
     role_name,
     tokens_name,
 )
 from minibroker.broker.process.journal_counts import JournalCounts
-from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.settings import Settings
 from minibroker.broker.settings.definitions import (
@@ -58,7 +58,7 @@ from minibroker.broker.settings.definitions import (
     ZOOKEEPER_CONNECT,
 )
 from minibroker.broker.settings.listeners import advertised_endpoints, has_tls
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.control.serve import listener_url, open_listener, token_for
 from minibroker.lab.observers.attaching import ProcessObservers
 from minibroker.launch.layout import (

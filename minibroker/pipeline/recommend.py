@@ -21,8 +21,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from minibroker.broker.quotas.arguments import CLIENTS, IPS, USERS, Entities
-from minibroker.broker.quotas.file import QuotaLine
+from minibroker.broker.quotas.command_lines import CLIENTS, IPS, USERS, Entities, QuotaLine
 from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE, integer_max
 from minibroker.broker.settings import (
     CONTROLLER_QUOTA_WINDOW_NUM,

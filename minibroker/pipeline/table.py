@@ -28,21 +28,19 @@ from minibroker.pipeline.errors import BadInput, PipelineError
 from minibroker.pipeline.event_files import (
     COUNTED,
     FOOTER,
+    NO_SPANS,
     OUTPUT_DDL,
     QUARANTINED,
     SORTED_BY,
     folder_of,
-    place_folder,
-    write_events,
-)
-from minibroker.pipeline.hadoop import ANOTHER, PLAIN, Files
-from minibroker.pipeline.sequence_spans import (
-    NO_SPANS,
     merge_spans,
+    place_folder,
     spans_from_json,
     spans_overlap,
     spans_to_json,
+    write_events,
 )
+from minibroker.pipeline.hadoop import ANOTHER, PLAIN, Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

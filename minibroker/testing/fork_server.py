@@ -26,8 +26,7 @@ from typing import IO, Any, Final, NoReturn
 
 from minibroker.broker.settings import ConfigError, SettingEntry, Settings
 from minibroker.broker.settings.definitions import PERSONA
-from minibroker.broker.settings.setting import BROKER_SETTINGS
-from minibroker.broker.settings.types import Kind
+from minibroker.broker.settings.setting import BROKER_SETTINGS, Kind
 from minibroker.runtime.supervisor import clear_type_cache
 from minibroker.runtime.system import end_with_parent, open_process, peer_user
 

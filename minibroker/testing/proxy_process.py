@@ -13,7 +13,7 @@ import sys
 
 import trio
 
-from minibroker.broker.settings.types import BadValueError, parse_plaintext_listener
+from minibroker.broker.settings.setting import BadValueError, parse_plaintext_listener
 from minibroker.client.connection import parse_bootstrap
 from minibroker.client.errors import ClientError
 from minibroker.lab.control.proxy import ProxyOptions, ProxyStartError, run_proxy

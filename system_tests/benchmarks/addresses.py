@@ -14,8 +14,13 @@ import os
 import sys
 from typing import Final
 
-from minibroker.broker.connections.counts import ConnectionCountLimits, ConnectionCounts
-from minibroker.broker.connections.rates import IP_EXPIRES_MS, ConnectionRateLimits, ConnectionRates
+from minibroker.broker.connections.limits import (
+    IP_EXPIRES_MS,
+    ConnectionCountLimits,
+    ConnectionCounts,
+    ConnectionRateLimits,
+    ConnectionRates,
+)
 from system_tests.harness.processes import pss_bytes
 
 ADDRESSES: Final = 100_000

@@ -32,11 +32,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from minibroker.broker.quotas.entity import DEFAULT, USER_AND_CLIENT, Entity, QuotaTable
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.quotas.manager import PRODUCE as BYTES_PRODUCED
 from minibroker.broker.quotas.manager import ClientQuotaManager, QuotaUser
-from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
+from minibroker.broker.quotas.types import (
+    CLIENT_QUOTA_TYPES,
+    DEFAULT,
+    USER_AND_CLIENT,
+    Entity,
+    QuotaTable,
+)
 from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest
 from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic

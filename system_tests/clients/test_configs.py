@@ -21,8 +21,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from minibroker.broker.quotas.arguments import CLIENTS, IPS, USERS, Entities
-from minibroker.broker.quotas.file import QuotaLine, render
+from minibroker.broker.quotas.command_lines import CLIENTS, IPS, USERS, Entities, QuotaLine, render
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.kafka_tools import KafkaTools
 from system_tests.harness.waiting import PATIENCE_S

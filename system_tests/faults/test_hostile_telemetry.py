@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from minibroker.broker.telemetry.otlp import FIELDS_MAX
+from minibroker.broker.telemetry import FIELDS_MAX
 from minibroker_protocol.compression import Compression, compress
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.get_telemetry_subscriptions import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.pipeline.watch.alerts import FIELDS, VERSION
+from minibroker.pipeline.watch.rules import FIELDS, VERSION
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
 from system_tests.pipeline.job_launchers import by_minibroker, by_spark

@@ -10,7 +10,7 @@ import pytest
 
 from minibroker.broker.metadata.store.zookeeper import ZooKeeperStore
 from minibroker.broker.metadata.store.zookeeper_client import ZooKeeperAccess
-from minibroker.broker.settings.types import parse_connect_string
+from minibroker.broker.settings.setting import parse_connect_string
 from system_tests.conftest import without_toolchain
 from system_tests.harness.jars import ToolchainMissing, zookeeper_jars
 from system_tests.harness.zookeeper import ZooKeeper, start_zookeeper

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.cli import control as module
 from minibroker.cli.control import ControlClient, find_control
 from minibroker.cli.output import CliError, ExitCode, InvalidUsage, Unreachable

@@ -16,10 +16,10 @@ from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.store.tree import Store
 from minibroker.broker.metadata.store.zookeeper_client import ZooKeeperAccess
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.quotas.arguments import ArgumentMistake, Entities
+from minibroker.broker.quotas.command_lines import ArgumentMistake, Entities
 from minibroker.broker.security.scram import credential, parse_credential, salted
 from minibroker.broker.settings import ZOOKEEPER_CONNECTION_TIMEOUT_MS, Settings
-from minibroker.broker.settings.types import parse_connect_string
+from minibroker.broker.settings.setting import parse_connect_string
 from minibroker.cli.output import CliError, InvalidUsage, Unreachable
 from minibroker.cli.zookeeper_configs import alter, describe, in_zookeeper
 from minibroker.client.connection import REQUEST_TIMEOUT_S

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.quotas.file import parse, render
+from minibroker.broker.quotas.command_lines import parse, render
 from minibroker.broker.quotas.rate import Rate
 from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
 from minibroker.pipeline.activity_table import Function, scan_frame

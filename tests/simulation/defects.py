@@ -17,8 +17,7 @@ from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.log.cleaner.batch_filter import CleanedTransactions
 from minibroker.broker.log.log import Appended, Log
-from minibroker.broker.log.producers import ProducerTable
-from minibroker.broker.log.transactions import NO_OFFSET, UnstableTransactions
+from minibroker.broker.log.producers import NO_OFFSET, ProducerTable, UnstableTransactions
 from minibroker.broker.transactions.manager import TransactionManager
 from minibroker.broker.transactions.service import TransactionService
 from minibroker_protocol.errors import ErrorCode

@@ -20,8 +20,7 @@ from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.offsets import PendingOffsets
 from minibroker.broker.groups.states import GroupState
 from minibroker.broker.log.cleaner.batch_filter import CleanedTransactions
-from minibroker.broker.log.producers import ProducerTable
-from minibroker.broker.log.transactions import UnstableTransactions
+from minibroker.broker.log.producers import ProducerTable, UnstableTransactions
 from minibroker.broker.transactions import service
 from minibroker.broker.transactions.manager import TransactionManager
 from minibroker.broker.transactions.service import TransactionService

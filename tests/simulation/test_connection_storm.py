@@ -16,7 +16,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.connections.counts import ConnectionCounts
+from minibroker.broker.connections.limits import ConnectionCounts
 from minibroker.broker.metrics.definitions import COUNTED, OPEN
 from minibroker.broker.settings import Settings
 from minibroker.launch.tasks import TaskBroker

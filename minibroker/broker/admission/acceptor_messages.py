@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from minibroker.broker.connections.counts import LastUse
+from minibroker.broker.connections.limits import LastUse
 from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import Handoff
 from minibroker.runtime.stream import Address

@@ -13,8 +13,12 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from minibroker.broker.connections.counts import UNLIMITED, ConnectionCountLimits, ConnectionCounts
-from minibroker.broker.connections.rates import ConnectionRates
+from minibroker.broker.connections.limits import (
+    UNLIMITED,
+    ConnectionCountLimits,
+    ConnectionCounts,
+    ConnectionRates,
+)
 
 ADDRESSES_SHOWN_MAX: Final = 100
 """Addresses shown: those with the most connections, then those that connected last."""

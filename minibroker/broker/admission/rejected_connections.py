@@ -1,15 +1,19 @@
-"""Records, counts and closes rejected connections.
+"""Connections that cannot be served: rejected ones, and the shortage of file descriptors.
 
-Owns rejected connections until they are closed; during a connection storm the close is delayed
-(``DelayedCloses``). It must never decide to reject. Invariant: nothing is read from or
+Owns rejected connections until they are closed, which is delayed during a connection storm
+(``DelayedCloses``), and when a process's shortage of descriptors starts and ends. It must never
+decide to reject, or know listeners, clients or requests. Invariants: nothing is read from or
 written to a rejected connection, it is in no count of connections, and it is counted as closed when
-it is closed. Delays are in real time, because they protect the machine: a frozen clock in a test
-must not leave connections open. Kafka's ``ConnectionQuotas`` closes at once, or after a delay if
-the rate of an address was exceeded.
+it is closed; a shortage is logged when it starts and when it ends, and is a condition meanwhile; it
+ends after a second of real time without a failure, if a descriptor can be opened. Delays are in
+real time, because they protect the machine: a frozen clock in a test must not leave connections
+open. Kafka's ``ConnectionQuotas`` closes at once, or after a delay if the rate of an address was
+exceeded, and Kafka logs an error for every failed ``accept``.
 """
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -18,12 +22,14 @@ import trio
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.admission.connection_events import ConnectionEvents, ExceededLimit
-from minibroker.broker.connections.address import client_ip
+from minibroker.broker.connections.limits import client_ip
+from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.broker.metrics.log import ConnectionCloses
+from minibroker.broker.metrics.log import ConnectionCloses, EventLog
 from minibroker.broker.metrics.metrics import Fill
 from minibroker.broker.process.environment import Environment, note
 from minibroker.runtime.handoff import Connection
+from minibroker.runtime.system import OUT_OF_DESCRIPTORS, descriptors_max, has_descriptor
 
 QUEUE = "refused"
 """Name of the queue on ``/metrics``."""
@@ -239,3 +245,62 @@ class DelayedCloses(Generic[C]):
     def most_delayed(self) -> int:
         """Largest number of connections that were ever delayed."""
         return self._most_delayed
+
+
+RETRY_S: Final = 0.1
+"""Delay, in real time, before a failed ``accept`` is tried again."""
+
+CALM_S: Final = 1.0
+"""Real time without a failed ``accept`` after which a shortage is over."""
+
+SUBJECT: Final = "open files"
+
+THIS_PROCESS: Final = "this process"
+
+
+class DescriptorHealth:
+    """The descriptors of one process that opens connections; ``run`` ends a shortage."""
+
+    def __init__(self, env: Environment, log: EventLog) -> None:
+        self._env = env
+        self._log = log
+        self._failed_at_s: float | None = None
+        self._is_exhausted = trio.Event()
+
+    async def accept_failed(self, listener: str, error: OSError) -> None:
+        """Note a failed ``accept``, and wait before the next one."""
+        if error.errno in OUT_OF_DESCRIPTORS:
+            self.exhausted("the system" if error.errno == errno.ENFILE else THIS_PROCESS)
+        else:
+            self._log.warning("connections wait", listener=listener, error=error)
+        await self._env.clock.sleep_real(RETRY_S)
+
+    def exhausted(self, owner: str = THIS_PROCESS) -> None:
+        """Note that no descriptor was left for a connection, and in which process."""
+        began = self._failed_at_s is None
+        self._failed_at_s = self._env.clock.real_s()
+        if not began:
+            return
+        text = (
+            f"connections cannot be accepted because {owner} has no descriptor left; this process "
+            f"may open {descriptors_max()} files: raise the limit (ulimit -n) or lower "
+            "max.connections"
+        )
+        now_ms = self._env.clock.wall_ms()
+        self._env.conditions.set(ConditionKind.DESCRIPTORS_EXHAUSTED, SUBJECT, text, now_ms)
+        self._log.error("descriptors are exhausted", reason=text)
+        self._is_exhausted.set()
+
+    async def run(self) -> None:
+        """End each shortage when it is over; runs until cancelled."""
+        clock = self._env.clock
+        while True:
+            await self._is_exhausted.wait()
+            await clock.sleep_real(CALM_S)
+            assert self._failed_at_s is not None
+            if clock.real_s() - self._failed_at_s < CALM_S or not has_descriptor():
+                continue
+            self._failed_at_s = None
+            self._is_exhausted = trio.Event()
+            self._env.conditions.clear(ConditionKind.DESCRIPTORS_EXHAUSTED, SUBJECT)
+            self._log.warning("descriptors are available again")

@@ -21,12 +21,14 @@ from minibroker.broker.admission.connection_figures import (
     ConnectionFigures,
     read_connection_figures,
 )
-from minibroker.broker.admission.connection_limits import TOKENS, count_limit, drop_limits
-from minibroker.broker.admission.descriptor_health import DescriptorHealth
-from minibroker.broker.admission.rejected_connections import RejectedConnections
-from minibroker.broker.connections.address import client_ip
-from minibroker.broker.connections.counts import ConnectionCounts, ExceededCount
-from minibroker.broker.connections.rates import ConnectionRates
+from minibroker.broker.admission.connection_quotas import TOKENS, count_limit, drop_limits
+from minibroker.broker.admission.rejected_connections import DescriptorHealth, RejectedConnections
+from minibroker.broker.connections.limits import (
+    ConnectionCounts,
+    ConnectionRates,
+    ExceededCount,
+    client_ip,
+)
 from minibroker.broker.connections.tokens import (
     Action,
     Admit,

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from minibroker.broker.metadata.placement import group_owner, partition_owner, transaction_owner
+from minibroker.broker.metadata.image import group_owner, partition_owner, transaction_owner
 from minibroker.broker.security.acl import CLUSTER_NAME
 from minibroker.broker.security.principal import ANONYMOUS, Principal
 from minibroker.broker.settings import (
     OFFSETS_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
-from minibroker.broker.settings.types import INT_MAX
+from minibroker.broker.settings.setting import INT_MAX
 from minibroker_protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from minibroker.broker.security.acl import Authorizer, Operation, Resource
     from minibroker.broker.settings import Settings
     from minibroker.broker.settings.dynamic import Configs, DynamicSettings
-    from minibroker.broker.telemetry.instances import ClientInstances
+    from minibroker.broker.telemetry import ClientInstances
     from minibroker.broker.transactions.service import TransactionService
     from minibroker.runtime.arena import RecordsRef
     from minibroker_protocol.compiler.single import Shape

@@ -23,9 +23,16 @@ from minibroker.broker.apis.base import (
 )
 from minibroker.broker.metadata.image import CLIENT_METRICS
 from minibroker.broker.settings import TELEMETRY_MAX_BYTES
-from minibroker.broker.telemetry.instances import ClientInstances, Push
-from minibroker.broker.telemetry.otlp import FIELDS_MAX, InvalidMetrics, MetricPoint, read_points
-from minibroker.broker.telemetry.subscriptions import TelemetryProperties, select
+from minibroker.broker.telemetry import (
+    FIELDS_MAX,
+    ClientInstances,
+    InvalidMetrics,
+    MetricPoint,
+    Push,
+    TelemetryProperties,
+    read_points,
+    select,
+)
 from minibroker_protocol.compression import Compression, decompress
 from minibroker_protocol.errors import DecodeError, ErrorCode
 from minibroker_protocol.messages.get_telemetry_subscriptions import (

@@ -49,7 +49,7 @@ from minibroker.broker.settings import (
     Scope,
     Setting,
     Settings,
-    groups,
+    resources,
 )
 from minibroker.broker.settings.dynamic import Configs, DynamicConfigs, effective, layers
 from minibroker.broker.settings.loggers import logger_levels
@@ -179,11 +179,11 @@ def group_entries(
     """Every config of a group with these overrides; the broker's settings are the defaults."""
     in_force = effective(settings, configs)
     for name, declared in GROUP_SETTINGS.items():
-        if not groups.is_described(name, overrides):
+        if not resources.is_described(name, overrides):
             continue
-        default = declared.render(groups.default_of(in_force, declared))
+        default = declared.render(resources.default_of(in_force, declared))
         synonym = ConfigEntrySynonym(
-            groups.broker_synonym(name) or name, default, ConfigSource.DEFAULT
+            resources.broker_synonym(name) or name, default, ConfigSource.DEFAULT
         )
         own = ConfigEntrySynonym(name, overrides.get(name), ConfigSource.GROUP)
         synonyms = (own, synonym) if name in overrides else (synonym,)

@@ -20,7 +20,7 @@ from minibroker.broker.apis.base import (
     at_controller,
     without_owner,
 )
-from minibroker.broker.metadata.delegation_tokens import (
+from minibroker.broker.metadata.credentials import (
     TokenChange,
     all_tokens,
     plan_expiry,

@@ -24,7 +24,7 @@ from minibroker.broker.apis.base import (
     SingleScope,
 )
 from minibroker.broker.apis.unserved import SHARE_GROUPS, Unserved
-from minibroker.broker.metadata.placement import (
+from minibroker.broker.metadata.image import (
     OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
     offsets_partition,

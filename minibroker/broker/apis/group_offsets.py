@@ -31,7 +31,7 @@ from minibroker.broker.apis.transaction_verification import (
 from minibroker.broker.groups.events import CommitRequested
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
 from minibroker.broker.groups.state_log import OffsetsTransaction
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC, offsets_partition
+from minibroker.broker.metadata.image import OFFSETS_TOPIC, offsets_partition
 from minibroker.broker.security.acl import Operation
 from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker_protocol.compiler.single import Shape

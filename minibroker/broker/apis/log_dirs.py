@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.security.acl import Operation
-from minibroker.broker.settings.types import LONG_MAX
+from minibroker.broker.settings.setting import LONG_MAX
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.alter_replica_log_dirs import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
+from minibroker.broker.log.checkpoint import EpochEnd
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.leader_epochs import EpochEnd
 from minibroker.broker.log.log import FileSlice
 from minibroker.broker.log.replica_manager import Partition
 from minibroker_protocol.errors import ErrorCode

@@ -41,15 +41,15 @@ from minibroker.broker.apis.transaction_verification import (
     verify_here,
 )
 from minibroker.broker.log.errors import LogError, NotOneBatchError, RecordError
+from minibroker.broker.log.producers import NO_GUARD, Guard
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transactions import NO_GUARD, Guard
 from minibroker.broker.log.validation import (
     BatchExceedsStepError,
     PreparedBatch,
     StepBudget,
     prepare_batch,
 )
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC
+from minibroker.broker.metadata.image import OFFSETS_TOPIC
 from minibroker.runtime.arena import RecordsRef
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.compression import Compression

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from minibroker.broker.apis.base import Context, WorkerScope
 from minibroker.broker.apis.transactions import AddPartitionsReply, PartitionsToAdd, add_partitions
 from minibroker.broker.log.errors import LogError
+from minibroker.broker.log.producers import NO_GUARD, Guard
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transactions import NO_GUARD, Guard
-from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC, transaction_partition
+from minibroker.broker.metadata.image import TRANSACTION_STATE_TOPIC, transaction_partition
 from minibroker.broker.settings.definitions import (
     TRANSACTION_PARTITION_VERIFICATION_ENABLE,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,

@@ -26,15 +26,16 @@ from minibroker.broker.apis.base import (
     parts_by_owner,
 )
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC, offsets_partition
+from minibroker.broker.metadata.image import OFFSETS_TOPIC, offsets_partition
 from minibroker.broker.metadata.topics import INTERNAL_TO_CLIENTS
-from minibroker.broker.patterns.expression import (
+from minibroker.broker.patterns import (
     INSTRUCTIONS_MAX,
+    PATTERN_CHARS_MAX,
     VISITS_MAX,
     CompiledPattern,
+    InvalidPattern,
     PatternTooCostly,
 )
-from minibroker.broker.patterns.expression_parser import PATTERN_CHARS_MAX, InvalidPattern
 from minibroker.broker.security.acl import Operation
 from minibroker.broker.settings import (
     OFFSETS_TOPIC_NUM_PARTITIONS,

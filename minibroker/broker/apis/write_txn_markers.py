@@ -13,9 +13,9 @@ from functools import partial
 
 from minibroker.broker.apis.base import Api, Context, Owner, Requires, WorkerScope
 from minibroker.broker.log.errors import LogError
+from minibroker.broker.log.producers import TransactionMarker
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transactions import TransactionMarker
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC
+from minibroker.broker.metadata.image import OFFSETS_TOPIC
 from minibroker.broker.security.acl import Operation
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning

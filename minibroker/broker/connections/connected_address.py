@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address, ip_network
 from typing import Final
 
-from minibroker.broker.connections.address import client_ip
+from minibroker.broker.connections.limits import client_ip
 
 ROUTES_KEPT_S: Final = 1.0
 """How long routes are used before they are read again, because networks come and go."""

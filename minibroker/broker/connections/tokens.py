@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from minibroker.broker.connections.counts import ExceededCount
+from minibroker.broker.connections.limits import ExceededCount
 
 _BEFORE_ALL: Term = (-1, -1)
 

@@ -23,12 +23,10 @@ from minibroker.broker.metrics.definitions import (
     QUOTA_TOKENS,
 )
 from minibroker.broker.metrics.metrics import Series
-from minibroker.broker.quotas.entity import QuotaTable, bound_of
 from minibroker.broker.quotas.ledger import QuotaLedger, QuotaUsage
 from minibroker.broker.quotas.manager import EXEMPT
-from minibroker.broker.quotas.types import BY_NAME
-from minibroker.broker.telemetry.instances import SERIES_MAX, ClientInstance, ClientInstances
-from minibroker.broker.telemetry.otlp import MetricPoint
+from minibroker.broker.quotas.types import BY_NAME, QuotaTable, bound_of
+from minibroker.broker.telemetry import SERIES_MAX, ClientInstance, ClientInstances, MetricPoint
 
 LABEL_MAX: Final = 200
 """Characters of a name that a label has."""

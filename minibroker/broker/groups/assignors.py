@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
-from minibroker.broker.metadata.placement import java_string_hash
+from minibroker.broker.metadata.image import java_string_hash
 from minibroker_protocol.types import Uuid
 
 UNIFORM: Final = "uniform"

@@ -45,8 +45,7 @@ from minibroker.broker.groups.consumer_state import (
 from minibroker.broker.groups.events import ConsumerHeartbeat
 from minibroker.broker.groups.group import ConsumerLimits, GroupTimes
 from minibroker.broker.metadata.image import Image
-from minibroker.broker.patterns.expression import CompiledPattern, PatternTooCostly
-from minibroker.broker.patterns.expression_parser import InvalidPattern
+from minibroker.broker.patterns import CompiledPattern, InvalidPattern, PatternTooCostly
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import Uuid
 

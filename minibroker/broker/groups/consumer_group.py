@@ -111,7 +111,7 @@ from minibroker.broker.groups.membership import (
 )
 from minibroker.broker.groups.states import StateTransition
 from minibroker.broker.metadata.image import EMPTY, GROUP
-from minibroker.broker.settings.groups import CONSUMER_TIMES
+from minibroker.broker.settings.resources import CONSUMER_TIMES
 from minibroker_protocol.errors import ErrorCode
 
 

@@ -49,8 +49,7 @@ from minibroker.broker.groups.state_log import (
 )
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.metadata.image import Image
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC
+from minibroker.broker.metadata.image import OFFSETS_TOPIC, Image
 from minibroker_protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)

@@ -29,9 +29,9 @@ from minibroker.broker.groups.records import (
 )
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Origin
+from minibroker.broker.log.producers import NO_GUARD, Guard
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transactions import NO_GUARD, Guard
-from minibroker.broker.metadata.placement import offsets_partition
+from minibroker.broker.metadata.image import offsets_partition
 from minibroker_protocol.control_records import EndTransactionMarker, parse_marker
 from minibroker_protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
 from minibroker_protocol.records import (

@@ -28,6 +28,9 @@ from minibroker.broker.log.paths import (
     remove_files,
 )
 from minibroker.broker.log.producers import (
+    NO_GUARD,
+    AbortedTransaction,
+    Guard,
     ProducerTable,
     remove_unused_snapshots,
     write_snapshot,
@@ -40,11 +43,6 @@ from minibroker.broker.log.segment import (
     SegmentExtent,
     SegmentFiles,
     TimestampOffset,
-)
-from minibroker.broker.log.transactions import (
-    NO_GUARD,
-    AbortedTransaction,
-    Guard,
 )
 from minibroker.broker.log.validation import Origin, PreparedBatch, prepare_batch, prepare_marker
 from minibroker_protocol.control_records import EndTransactionMarker

@@ -25,14 +25,15 @@ from typing import Final, NamedTuple
 
 from minibroker.broker.log.checkpoint import (
     CLEANER_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
     Checkpoint,
+    EpochEntry,
     read_checkpoint,
     read_topic_id,
     write_checkpoint,
 )
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError, StorageFailed, ignore_failure
-from minibroker.broker.log.leader_epochs import LEADER_EPOCH_CHECKPOINT, EpochEntry
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.paths import (
     LOG,

@@ -23,28 +23,35 @@ from typing import NamedTuple
 
 from minibroker.broker.log.checkpoint import (
     Checkpoint,
+    LeaderEpochFile,
+    LeaderEpochs,
     has_checkpoint,
     has_cleaner_checkpoint,
     read_checkpoint,
     write_cleaner_checkpoint,
 )
-from minibroker.broker.log.cleaner.swap import complete_swaps
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.leader_epochs import LeaderEpochFile, LeaderEpochs
 from minibroker.broker.log.paths import (
     LOG,
     OFFSET_INDEX,
     SEGMENT_SUFFIXES,
     TIME_INDEX,
     TRANSACTION_INDEX,
+    complete_swaps,
     offset_file,
     offsets_of,
     opened,
     parse_directory,
     remove_files,
 )
-from minibroker.broker.log.producers import ProducerTable, read_snapshot, remove_snapshots_after
+from minibroker.broker.log.producers import (
+    TRANSACTION_ENTRY,
+    AbortedTransaction,
+    ProducerTable,
+    read_snapshot,
+    remove_snapshots_after,
+)
 from minibroker.broker.log.segment import (
     TIME_ENTRY,
     ActiveSegment,
@@ -53,7 +60,6 @@ from minibroker.broker.log.segment import (
     last_in_file,
     read_transaction_index,
 )
-from minibroker.broker.log.transactions import TRANSACTION_ENTRY, AbortedTransaction
 from minibroker_protocol.control_records import EndTransactionMarker, parse_marker
 from minibroker_protocol.errors import DecodeError, ErrorCode
 from minibroker_protocol.records import (

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from minibroker.broker.log.checkpoint import UNDEFINED_END, EpochEnd
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.leader_epochs import UNDEFINED_END, EpochEnd
 from minibroker.broker.log.log import Appended, FileSlice, Log, Origin
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.transactions import NO_GUARD, NO_OFFSET, AbortedTransaction, Guard
+from minibroker.broker.log.producers import NO_GUARD, NO_OFFSET, AbortedTransaction, Guard
 from minibroker.broker.log.validation import PreparedBatch, prepare_batch
 from minibroker.broker.metadata.image import Image
 from minibroker_protocol.control_records import EndTransactionMarker

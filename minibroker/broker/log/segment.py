@@ -46,7 +46,7 @@ from minibroker.broker.log.paths import (
     opened,
     write_file,
 )
-from minibroker.broker.log.transactions import (
+from minibroker.broker.log.producers import (
     TRANSACTION_ENTRY,
     AbortedTransaction,
     TransactionIndex,

@@ -23,7 +23,9 @@ from minibroker.broker.metadata.configs import KINDS, load_config, stored_names
 from minibroker.broker.metadata.features import load_features, with_defaults
 from minibroker.broker.metadata.image import (
     EMPTY,
+    OFFSETS_TOPIC,
     TOPIC,
+    TRANSACTION_STATE_TOPIC,
     Broker,
     Change,
     ConfigChanged,
@@ -36,7 +38,6 @@ from minibroker.broker.metadata.image import (
     apply,
 )
 from minibroker.broker.metadata.layout import ProducerIdBlock, make_partition
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from minibroker.broker.metadata.store.tree import Create, NodeExistsError, NoNodeError, Store
 from minibroker.broker.metadata.stored_topics import accept_topic, creation
 from minibroker.broker.metadata.topics import (

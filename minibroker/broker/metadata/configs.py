@@ -40,8 +40,13 @@ from minibroker.broker.metadata.image import (
 )
 from minibroker.broker.metadata.store.tree import Create, Delete, NoNodeError, Operation, Set, Store
 from minibroker.broker.metadata.topics import name_problem
-from minibroker.broker.quotas.entity import CLIENTS_OF, desanitize, sanitize
-from minibroker.broker.quotas.types import CLIENT_QUOTA_KEYS, CONNECTION_CREATION_RATE
+from minibroker.broker.quotas.types import (
+    CLIENT_QUOTA_KEYS,
+    CLIENTS_OF,
+    CONNECTION_CREATION_RATE,
+    desanitize,
+    sanitize,
+)
 from minibroker.broker.security.delegation_token import decode_token
 from minibroker.broker.settings import (
     ACCEPTOR_MODE,
@@ -56,7 +61,6 @@ from minibroker.broker.settings import (
     Setting,
     Settings,
 )
-from minibroker.broker.settings.client_metrics import InvalidSubscription, check_client_metrics
 from minibroker.broker.settings.dynamic import (
     DEFAULT_NAME,
     Configs,
@@ -67,11 +71,20 @@ from minibroker.broker.settings.dynamic import (
     thread_count_problems,
     valid_entries,
 )
-from minibroker.broker.settings.groups import group_problem
 from minibroker.broker.settings.loggers import LEVELS, LOGGERS, ROOT_LOGGER
-from minibroker.broker.settings.setting import GROUP_SETTINGS, broker_setting
+from minibroker.broker.settings.resources import (
+    InvalidSubscription,
+    check_client_metrics,
+    group_problem,
+)
+from minibroker.broker.settings.setting import (
+    GROUP_SETTINGS,
+    BadValueError,
+    HostLimit,
+    Kind,
+    broker_setting,
+)
 from minibroker.broker.settings.topics import parse_topic_value
-from minibroker.broker.settings.types import BadValueError, HostLimit, Kind
 from minibroker_protocol.errors import ErrorCode
 
 KINDS = (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS, DELEGATION_TOKEN)

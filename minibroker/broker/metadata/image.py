@@ -1,22 +1,81 @@
-"""Image of the cluster metadata in every process, and the changes between two images.
+"""The image of the cluster metadata in every process, and the changes between two images.
 
-Owns brokers, topics, partitions and configs, how a change alters them, and the form of a plan: the
-changes and the answer that a request leads to. It must never know where
-metadata is stored or how changes are sent. Invariant: the same changes in the same order result in
-the same image in every process, except for the types of configs that a process does not need; an
-image never changes. Kafka's ``MetadataImage`` and ``MetadataDelta``.
+Owns brokers, topics, partitions and configs, how a change alters them, the form of a plan (the
+changes and the answer that a request leads to), and the placement: which I/O worker owns a
+partition or a group. It must never know where metadata is stored or how changes are sent.
+Invariants: the same changes in the same order result in the same image in every process, except for
+the types of configs that a process does not need; an image never changes; the same name has the
+same owner in every process and after every restart, so an owner needs no lock and a request can be
+split without asking another process. Groups follow their partition of ``__consumer_offsets`` as in
+Kafka's ``GroupMetadataManager.partitionFor``. Kafka's ``MetadataImage`` and ``MetadataDelta``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from sys import intern
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from zlib import crc32
 
 from minibroker.broker.security.acl import AclRule, Acls, Pattern
 from minibroker.broker.settings.dynamic import BROKERS
 from minibroker_protocol.errors import ErrorCode
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+ACTIVITY_TOPIC: Final = "__minibroker_activity"
+
+
+def partition_owner(topic: str, partition: int, workers: int) -> int:
+    """Return the index of the I/O worker that owns a partition; partitions are assigned round
+    robin.
+    """
+    return (crc32(topic.encode()) + partition) % workers
+
+
+HASHES_KEPT_MAX: Final = 1024
+HASHED_CHARACTERS_MAX: Final = 255
+"""Longer texts are hashed each time: clients choose them."""
+
+
+def java_string_hash(text: str) -> int:
+    """``String.hashCode`` of Java, as a signed 32-bit integer (over UTF-16 code units)."""
+    return _kept_hash(text) if len(text) <= HASHED_CHARACTERS_MAX else _hash(text)
+
+
+def _hash(text: str) -> int:
+    units = memoryview(text.encode("utf-16-le")).cast("H")
+    value = 0
+    for unit in units:
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value >= 0x8000_0000 else value
+
+
+_kept_hash: Final = lru_cache(HASHES_KEPT_MAX)(_hash)
+
+
+def offsets_partition(group_id: str, partitions: int) -> int:
+    """Partition of ``__consumer_offsets`` that keeps a group, as Kafka's ``Utils.abs`` has it."""
+    return (java_string_hash(group_id) & 0x7FFFFFFF) % partitions
+
+
+def group_owner(group_id: str, partitions: int, workers: int) -> int:
+    """Index of the I/O worker that coordinates a group."""
+    return partition_owner(OFFSETS_TOPIC, offsets_partition(group_id, partitions), workers)
+
+
+def transaction_partition(transactional_id: str, partitions: int) -> int:
+    """Partition of ``__transaction_state`` that keeps a transactional id, by the same hash."""
+    return (java_string_hash(transactional_id) & 0x7FFFFFFF) % partitions
+
+
+def transaction_owner(transactional_id: str, partitions: int, workers: int) -> int:
+    """Index of the I/O worker that coordinates the transactions of a transactional id."""
+    index = transaction_partition(transactional_id, partitions)
+    return partition_owner(TRANSACTION_STATE_TOPIC, index, workers)
+
 
 Uuid: TypeAlias = bytes
 """16 bytes, as in `protocol`."""

@@ -26,27 +26,25 @@ from minibroker.broker.metadata.image import (
     Plan,
     plan_of,
 )
-from minibroker.broker.quotas.entity import (
-    CLIENTS_OF,
-    DEFAULT,
-    QuotaTable,
-    desanitize,
-    parse_entity,
-    sanitize,
-)
 from minibroker.broker.quotas.manager import AnyLedger, ClientQuotaManager
 from minibroker.broker.quotas.types import (
     BY_KEY,
     CLIENT_QUOTA_TYPES,
+    CLIENTS_OF,
     CONNECTION_CREATION_RATE,
+    DEFAULT,
+    QuotaTable,
     QuotaType,
+    desanitize,
     is_quota,
+    parse_entity,
+    sanitize,
     value_problem,
     value_text,
 )
 from minibroker.broker.settings import ACCEPTOR_MODE, SHARDED, SHARDED_ADVICE, Settings
 from minibroker.broker.settings.dynamic import DEFAULT_NAME
-from minibroker.broker.settings.types import LONG_MAX
+from minibroker.broker.settings.setting import LONG_MAX
 from minibroker_protocol.errors import ErrorCode
 
 IP_TYPE, USER_TYPE, CLIENT_TYPE = "ip", "user", "client-id"

@@ -16,7 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from minibroker.broker.metadata.image import (
+    ACTIVITY_TOPIC,
     EMPTY,
+    OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
     Change,
     ChangeRejected,
     Image,
@@ -36,11 +39,6 @@ from minibroker.broker.metadata.layout import (
     TopicNode,
     make_partition,
 )
-from minibroker.broker.metadata.placement import (
-    ACTIVITY_TOPIC,
-    OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-)
 from minibroker.broker.settings import (
     ACTIVITY_ENABLE,
     ACTIVITY_RETENTION_BYTES,
@@ -52,8 +50,8 @@ from minibroker.broker.settings import (
     TRANSACTION_STATE_LOG_SEGMENT_BYTES,
     Settings,
 )
+from minibroker.broker.settings.setting import INT_MAX, BadValueError
 from minibroker.broker.settings.topics import parse_topic_value
-from minibroker.broker.settings.types import INT_MAX, BadValueError
 from minibroker_protocol.errors import ErrorCode
 
 NAME_MAX_CHARACTERS = 249

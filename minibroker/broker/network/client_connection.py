@@ -24,7 +24,7 @@ import trio
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.apis.base import Caller
-from minibroker.broker.connections.address import client_ip
+from minibroker.broker.connections.limits import client_ip
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.settings import SOCKET_REQUEST_MAX_BYTES
 from minibroker.runtime.arena import ArenaPart, Block

@@ -66,7 +66,7 @@ from minibroker.broker.settings.definitions import (
     PERSONA,
 )
 from minibroker.broker.settings.dynamic import DynamicSettings
-from minibroker.broker.settings.types import INT_MAX
+from minibroker.broker.settings.setting import INT_MAX
 from minibroker.runtime.arena import Block, RecordsRef
 from minibroker.runtime.rpc import Link, LocalPeer, request_all
 from minibroker_protocol import registry

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from minibroker.broker.apis import api_versions
 from minibroker.broker.apis.base import Context
 from minibroker.broker.apis.registry import serving
-from minibroker.broker.metadata.credentials import shapes
-from minibroker.broker.metadata.delegation_tokens import find_token
+from minibroker.broker.metadata.credentials import find_token, shapes
 from minibroker.broker.metadata.image import EMPTY, USER, Image
-from minibroker.broker.quotas.entity import sanitize
+from minibroker.broker.quotas.types import sanitize
 from minibroker.broker.security.authentication import (
     Authentication,
     AuthenticationAnswer,

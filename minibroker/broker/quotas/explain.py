@@ -10,22 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from minibroker.broker.quotas.entity import (
+from minibroker.broker.quotas.ledger import QuotaUsage, Sample
+from minibroker.broker.quotas.rate import Cause, java_round, throttle_ms
+from minibroker.broker.quotas.types import (
     CLIENT,
     USER,
     USER_AND_CLIENT,
     Bound,
+    Counter,
     QuotaTable,
+    QuotaType,
     Tags,
     bound_of,
     candidates,
     levels,
+    limit_text,
+    measured_text,
     sanitize,
     sharing_group,
 )
-from minibroker.broker.quotas.ledger import QuotaUsage, Sample
-from minibroker.broker.quotas.rate import Cause, java_round, throttle_ms
-from minibroker.broker.quotas.types import Counter, QuotaType, limit_text, measured_text
 
 _NOBODY: Final = "-"
 _KINDS: Final = {CLIENT: "clients", USER: "users", USER_AND_CLIENT: "clients of users"}

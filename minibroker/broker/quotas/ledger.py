@@ -17,7 +17,7 @@ also be released if a process closed any descriptor of that file, so there is on
 fork and never closed or duplicated. (Locks of open file descriptions would be shared by all forked
 processes.)
 
-For processes killed during a change, see ``quotas.counter``; a slot contains its hash only while
+For processes killed during a change, see ``quotas.rate``; a slot contains its hash only while
 its content belongs to that hash. The list of hashes that is searched may be ahead of that, or
 behind.
 """
@@ -34,10 +34,12 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from minibroker.broker.quotas.counter import (
+from minibroker.broker.quotas.rate import (
     ASIDE,
     ASIDE_WORDS,
     AVERAGE_RING,
+    AVERAGE_SAMPLES,
+    AVERAGE_WINDOW_MS,
     CURRENT,
     DELAY,
     DIGEST,
@@ -46,6 +48,7 @@ from minibroker.broker.quotas.counter import (
     LAST,
     LOCKED,
     PLACE,
+    PROCESSES_MAX,
     SAMPLE,
     SAMPLE_BYTES,
     THROTTLED,
@@ -53,21 +56,15 @@ from minibroker.broker.quotas.counter import (
     TOKENS_MS,
     TOTAL,
     WORD,
+    Cause,
     CounterGroup,
     fresh_aside,
     fresh_counter,
     fresh_places,
+    shortest_span_ms,
     span,
 )
-from minibroker.broker.quotas.entity import Tags
-from minibroker.broker.quotas.rate import (
-    AVERAGE_SAMPLES,
-    AVERAGE_WINDOW_MS,
-    PROCESSES_MAX,
-    Cause,
-    shortest_span_ms,
-)
-from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
+from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType, Tags
 from minibroker.runtime.system import memory_file
 
 # The most recent throttles ------------------------------------------------------------------------

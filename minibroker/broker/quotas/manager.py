@@ -11,25 +11,28 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from minibroker.broker.quotas.counter import ALWAYS_MEASURED, RateAndSpan
-from minibroker.broker.quotas.entity import (
-    Bound,
-    QuotaTable,
-    Tags,
-    bound_of,
-    sanitize,
-    sharing_group,
-)
 from minibroker.broker.quotas.rate import (
+    ALWAYS_MEASURED,
     NO_CAUSE,
     Cause,
+    RateAndSpan,
     capacity,
     deferred_limit,
     deferred_request_max,
     java_round,
     throttle_ms,
 )
-from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
+from minibroker.broker.quotas.types import (
+    CLIENT_QUOTA_TYPES,
+    INT_MAX,
+    Bound,
+    QuotaTable,
+    QuotaType,
+    Tags,
+    bound_of,
+    sanitize,
+    sharing_group,
+)
 from minibroker.runtime.deadlines import Deadlines
 
 Held = TypeVar("Held", bound=Hashable)

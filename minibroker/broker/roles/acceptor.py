@@ -25,16 +25,14 @@ from minibroker.broker.admission.acceptor_messages import (
     LeastRecentlyUsedRequest,
     ProcessorConnections,
 )
-from minibroker.broker.admission.connection_limits import PROCESSORS
 from minibroker.broker.admission.connection_quotas import (
+    PROCESSORS,
     ConnectionQuotas,
     ConnectionRejected,
     new_connection,
 )
-from minibroker.broker.admission.descriptor_health import DescriptorHealth
-from minibroker.broker.admission.rejected_connections import RejectedConnections
-from minibroker.broker.admission.slots import SLOTS, Slots
-from minibroker.broker.connections.counts import LastUse
+from minibroker.broker.admission.rejected_connections import DescriptorHealth, RejectedConnections
+from minibroker.broker.connections.limits import SLOTS, LastUse, Slots
 from minibroker.broker.metadata.image import BROKER, IP
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.metrics.log import ConnectionCloses, EventLog

@@ -42,7 +42,7 @@ from minibroker.broker.log.data_directory import (
 from minibroker.broker.log.errors import StorageFailed, disk_bytes, ignore_failure
 from minibroker.broker.metadata.bootstrap import ControllerStartError, FoundLogs
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.delegation_tokens import plan_removals
+from minibroker.broker.metadata.credentials import plan_removals
 from minibroker.broker.metadata.image import Image, Update
 from minibroker.broker.metadata.layout import LayoutError
 from minibroker.broker.metadata.quotas import EffectiveQuotas
@@ -82,7 +82,7 @@ from minibroker.broker.settings import (
     ZOOKEEPER_CONNECT,
     Settings,
 )
-from minibroker.broker.telemetry.instances import ClientInstances
+from minibroker.broker.telemetry import ClientInstances
 from minibroker.runtime.clock import Clock, now_ms
 from minibroker.runtime.work_thread import WorkThread
 from minibroker.runtime.worktime import Account

@@ -1,6 +1,6 @@
 """The I/O worker role: owns partitions and groups, and runs ``execute`` for them.
 
-Owns the state that the hash assigns to it (``metadata.placement``): logs, groups, and a block of
+Owns the state that the hash assigns to it (``metadata.image``): logs, groups, and a block of
 producer ids. It must never know a client's socket. Parts of requests arrive on one link per
 processor and are executed one after the other, so no state needs a lock; only what has to wait
 becomes a task. Invariant: what it has answered is in its logs, so a restarted worker continues from
@@ -27,15 +27,18 @@ from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
+from minibroker.broker.log.producers import TransactionMarker
 from minibroker.broker.log.replica_manager import Partition, ReplicaManager
 from minibroker.broker.log.segment import SegmentFiles, sync_files
-from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.log.validation import Origin
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
-from minibroker.broker.metadata.image import BROKER, GROUP, TOPIC, Image
-from minibroker.broker.metadata.placement import (
+from minibroker.broker.metadata.image import (
+    BROKER,
+    GROUP,
     OFFSETS_TOPIC,
+    TOPIC,
     TRANSACTION_STATE_TOPIC,
+    Image,
     partition_owner,
 )
 from minibroker.broker.metrics.conditions import ConditionKind
@@ -54,8 +57,7 @@ from minibroker.broker.process.messages import (
 from minibroker.broker.process.metadata_client import MetadataClient
 from minibroker.broker.process.storage_watch import StorageWatch, pauses_s
 from minibroker.broker.process.worker_links import ConnectedRoles, WorkerLinks
-from minibroker.broker.process.worker_snapshots import WorkerSnapshots
-from minibroker.broker.roles.worker_requests import ControllerRequests
+from minibroker.broker.roles.worker_requests import ControllerRequests, WorkerSnapshots
 from minibroker.broker.settings.definitions import (
     LOG_RETENTION_CHECK_INTERVAL_MS,
     MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,

@@ -26,12 +26,12 @@ from minibroker.broker.admission.acceptor_messages import (
     ProcessorConnections,
 )
 from minibroker.broker.admission.connection_events import ConnectionEvents, ExceededLimit
-from minibroker.broker.admission.descriptor_health import DescriptorHealth
+from minibroker.broker.admission.rejected_connections import DescriptorHealth
 from minibroker.broker.apis.base import CONTROLLER as CONTROLLER_OWNER
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.apis.unserved import unserved_request
 from minibroker.broker.connections.connected_address import ConnectedAddresses
-from minibroker.broker.connections.counts import LastUse
+from minibroker.broker.connections.limits import LastUse
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.metrics.log import ConnectionCloses, EventLog

@@ -1,15 +1,18 @@
-"""Requests of the controller to an I/O worker: views of logs and groups, and work to be done now.
+"""Requests of the controller to an I/O worker: views of logs and groups, snapshots, work to do now.
 
-Owns the answers to these requests, and the translation of actions into events of groups and
-transactions and calls of logs. It must never know their purpose. Invariant: a worker answers for
-the partitions and groups that it owns, and for no others, and an action changes only these. Kafka's
-tools ask the brokers themselves, and have no actions.
+Owns the answers to these requests, the translation of actions into events of groups and
+transactions and calls of logs, and the order of a return to a snapshot: close everything, restore
+the files, load everything from them. It must never know their purpose. Invariants: a worker answers
+for the partitions and groups that it owns, and for no others, and an action changes only these; a
+return that failed can be repeated, because the saved files stay as they are. Kafka's tools ask the
+brokers themselves, and have no actions and no snapshots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from minibroker.broker.groups.events import (
@@ -35,21 +38,84 @@ from minibroker.broker.process.messages import (
     LogsRequest,
     LogView,
     PartitionLogsRequest,
+    PauseRequests,
     ReadRecords,
     RecordsAppend,
     RecordsRead,
+    RestoreLogs,
+    ResumeRequests,
+    SaveLogs,
 )
-from minibroker.broker.process.worker_snapshots import SNAPSHOT_REQUESTS
 from minibroker_protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from minibroker.broker.apis.fetch_watches import FetchWatches
     from minibroker.broker.groups.service import GroupService
-    from minibroker.broker.log.replica_manager import Partition
+    from minibroker.broker.log.manager import LogManager, SavedLogs
+    from minibroker.broker.log.replica_manager import Partition, ReplicaManager
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.process.log_cleaner import LogCleaner
-    from minibroker.broker.process.worker_snapshots import WorkerSnapshots
     from minibroker.broker.transactions.service import TransactionService
+
+SNAPSHOT_REQUESTS: Final = (PauseRequests, ResumeRequests, SaveLogs, RestoreLogs)
+
+
+class WorkerSnapshots:
+    """Saves and restores the state of one worker."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        replicas: ReplicaManager,
+        groups: GroupService,
+        transactions: TransactionService,
+        *,
+        without_cleaning: Callable[[], AbstractAsyncContextManager[object]],
+        load: Callable[[], None],
+    ) -> None:
+        """In the context of ``without_cleaning`` no log is cleaned; ``load`` opens all logs, and
+        loads groups and transactions from them.
+        """
+        self._logs = logs
+        self._replicas = replicas
+        self._groups = groups
+        self._transactions = transactions
+        self._without_cleaning = without_cleaning
+        self._load = load
+
+    async def handle(self, request: object) -> Any:
+        """Handle a request of the controller."""
+        if isinstance(request, PauseRequests):
+            return await self._transactions.hold_markers()
+        if isinstance(request, ResumeRequests):
+            return self._transactions.release_markers()
+        if isinstance(request, SaveLogs):
+            return self._save(request)
+        if isinstance(request, RestoreLogs):
+            return await self._restore(request)
+        raise TypeError(f"a worker cannot handle {type(request).__name__}")
+
+    def _save(self, request: SaveLogs) -> SavedLogs | str:
+        try:
+            return self._logs.save(Path(request.directory), request.snapshot)
+        except LogError as error:
+            return error.text
+        except OSError as error:
+            return f"{error}"
+
+    async def _restore(self, request: RestoreLogs) -> str:
+        async with self._without_cleaning():
+            self._groups.reset(keep_logs=True)
+            self._transactions.reset(keep_logs=True)
+            try:
+                self._logs.restore(Path(request.directory), request.snapshot)
+            except OSError as error:
+                return f"{error}"
+            finally:
+                self._replicas.forget_all()
+                self._load()
+            self._logs.note_saved(request.snapshot)
+        return ""
 
 
 STEP_LOGS_MAX: Final = 20

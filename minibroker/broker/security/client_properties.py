@@ -18,13 +18,13 @@ from urllib.parse import unquote, urlsplit
 from minibroker.broker.security.handshakes import BadPem, Pem, client_context
 from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 from minibroker.broker.settings.names import is_unsupported_kafka_setting
+from minibroker.broker.settings.setting import STORE_TYPE, BadValueError, JaasEntry, parse_jaas
 from minibroker.broker.settings.settings import (
     ConfigError,
     SettingEntry,
     read_properties,
     unknown_name,
 )
-from minibroker.broker.settings.types import STORE_TYPE, BadValueError, JaasEntry, parse_jaas
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)

@@ -13,6 +13,8 @@ from minibroker.broker.settings.listeners import Listener as Listener
 from minibroker.broker.settings.listeners import advertised_endpoints as advertised_endpoints
 from minibroker.broker.settings.setting import BROKER_SETTINGS as BROKER_SETTINGS
 from minibroker.broker.settings.setting import TOPIC_SETTINGS as TOPIC_SETTINGS
+from minibroker.broker.settings.setting import ConnectString as ConnectString
+from minibroker.broker.settings.setting import HostPort as HostPort
 from minibroker.broker.settings.setting import Scope as Scope
 from minibroker.broker.settings.setting import Setting as Setting
 from minibroker.broker.settings.settings import ConfigError as ConfigError
@@ -20,5 +22,3 @@ from minibroker.broker.settings.settings import SettingEntry as SettingEntry
 from minibroker.broker.settings.settings import Settings as Settings
 from minibroker.broker.settings.settings import read_pairs as read_pairs
 from minibroker.broker.settings.settings import read_properties as read_properties
-from minibroker.broker.settings.types import ConnectString as ConnectString
-from minibroker.broker.settings.types import HostPort as HostPort

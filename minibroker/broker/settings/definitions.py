@@ -19,8 +19,7 @@ from minibroker.broker.settings.listeners import (
     Listener,
 )
 from minibroker.broker.settings.names import similar_names
-from minibroker.broker.settings.setting import Setting
-from minibroker.broker.settings.types import (
+from minibroker.broker.settings.setting import (
     AUTHORIZER,
     AUTHORIZERS,
     BOOLEAN,
@@ -46,6 +45,7 @@ from minibroker.broker.settings.types import (
     BadValueError,
     HostPort,
     Kind,
+    Setting,
     SettingType,
     Valid,
     any_valid,

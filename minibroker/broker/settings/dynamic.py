@@ -21,11 +21,11 @@ from minibroker.broker.settings.definitions import (
 from minibroker.broker.settings.names import is_unsupported_kafka_setting
 from minibroker.broker.settings.setting import (
     BROKER_SETTINGS,
+    BadValueError,
     broker_setting,
     listener_name,
 )
 from minibroker.broker.settings.settings import Settings, unknown_name
-from minibroker.broker.settings.types import BadValueError
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from minibroker.broker.settings.names import similar_names
-from minibroker.broker.settings.types import (
+from minibroker.broker.settings.setting import (
     BadValueError,
     HostPort,
     Kind,

@@ -13,18 +13,20 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from minibroker.broker.settings import definitions as broker
-from minibroker.broker.settings.setting import TOPIC_SETTINGS, Scope, Setting
-from minibroker.broker.settings.settings import Settings, unknown_name
-from minibroker.broker.settings.types import (
+from minibroker.broker.settings.setting import (
     BOOLEAN,
     INT,
     LIST,
     LONG,
+    TOPIC_SETTINGS,
     BadValueError,
+    Scope,
+    Setting,
     SettingType,
     Valid,
     at_least,
 )
+from minibroker.broker.settings.settings import Settings, unknown_name
 
 T = TypeVar("T")
 

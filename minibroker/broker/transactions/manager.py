@@ -1,9 +1,12 @@
-"""All transactional ids that one I/O worker coordinates, and the logs that store them.
+"""Transactions of one I/O worker by id, and the markers that wait to be sent to owners.
 
-Owns the set of transactional ids, and writes each change to its partition of
-``__transaction_state`` before it is in force. It must never know waiting requests, rules or a
-clock. Invariant: replaying the logs gives the current states, except for partitions whose markers
-are written already. Kafka's counterpart is ``TransactionStateManager``.
+Owns the set of transactional ids, each change of which is written to its partition of
+``__transaction_state`` before it is in force; and which markers are to be sent, and to which owners
+requests are in flight. It must never know waiting requests, rules, a clock, or how markers are
+sent. Invariants: replaying the logs gives the current states, except for partitions whose markers
+are written already; an owner has at most one request in flight, so markers that come meanwhile are
+sent together in the next one, and an owner is computed when a marker is sent, not earlier. Kafka's
+``TransactionStateManager`` and ``TransactionMarkerChannelManager``.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from typing import Final
 from minibroker.broker.groups.state_log import StateLog, StateLogs
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC
+from minibroker.broker.metadata.image import TRANSACTION_STATE_TOPIC
 from minibroker.broker.transactions.metadata import (
+    TopicPartition,
     TransactionEntry,
     TransactionMetadata,
     decode_transaction,
@@ -112,3 +116,57 @@ class TransactionManager(StateLogs[StateLog]):
         """Remove all transactional ids and release the logs, which are cleared or kept."""
         self.transactions.clear()
         self.release_logs(clear=clear)
+
+
+MARKERS_PER_REQUEST_MAX: Final = 500
+"""Transactions whose markers are sent in one request; further ones wait for the next."""
+
+PartitionsById = dict[str, frozenset[TopicPartition]]
+"""Partitions by transactional id."""
+
+
+class MarkerQueue:
+    """Partitions without a marker, by transactional id."""
+
+    def __init__(self) -> None:
+        self._waiting: PartitionsById = {}
+        self._busy: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, transactional_id: str, partitions: frozenset[TopicPartition]) -> None:
+        """Add partitions whose markers are to be sent."""
+        known = self._waiting.get(transactional_id, frozenset())
+        self._waiting[transactional_id] = known | partitions
+
+    def take(self, owner_of: Callable[[str, int], int]) -> dict[int, PartitionsById]:
+        """Take what can be sent now, by owner; each owner is busy until ``sent``."""
+        taken: dict[int, PartitionsById] = {}
+        left: PartitionsById = {}
+        for transactional_id, partitions in self._waiting.items():
+            for each in sorted(partitions):
+                owner = owner_of(*each)
+                target = left
+                batch = taken.setdefault(owner, {})
+                fits = transactional_id in batch or len(batch) < MARKERS_PER_REQUEST_MAX
+                if owner not in self._busy and fits:
+                    target = batch
+                target[transactional_id] = target.get(transactional_id, frozenset()) | {each}
+        self._waiting = left
+        batches = {owner: batch for owner, batch in taken.items() if batch}
+        self._busy |= batches.keys()
+        return batches
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is in flight."""
+        return bool(self._busy)
+
+    def sent(self, owner: int) -> None:
+        """Note that the request to the owner was answered, or has failed."""
+        self._busy.discard(owner)
+
+    def clear(self) -> None:
+        """Remove everything that waits."""
+        self._waiting.clear()

@@ -25,16 +25,15 @@ from minibroker.broker.groups.hooks import (
     HoldPoints,
     OnState,
 )
+from minibroker.broker.log.producers import TransactionMarker
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.settings import (
     TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS,
     TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS,
     TRANSACTIONAL_ID_EXPIRATION_MS,
     Settings,
 )
-from minibroker.broker.transactions.manager import TransactionManager
-from minibroker.broker.transactions.marker_queue import MarkerQueue, PartitionsById
+from minibroker.broker.transactions.manager import MarkerQueue, PartitionsById, TransactionManager
 from minibroker.broker.transactions.metadata import (
     NO_EPOCH,
     NO_PRODUCER_ID,

@@ -1,17 +1,24 @@
-"""Events between processes: plain tuples, which are cheapest to create and to serialize.
+"""Events between processes: plain tuples, cheapest to create and to serialize, and their JSON.
 
-Owns their layout and the serialization of a chunk. It must never know when events occur or how they
-are written to the topic. Invariant: the first field of an event is its time, by which events are
-sorted, and all fields are types of ``marshal``, so a chunk takes a fraction of a microsecond per
-event. For processes of one run only, because ``marshal`` differs between Python versions.
+Owns the layout of events, the serialization of a chunk, and the text of an event, one record each.
+It must never know when events occur, a clock, a topic or a process. Invariants: the first field of
+an event is its time, by which events are sorted, and all fields are types of ``marshal``, so a
+chunk takes a fraction of a microsecond per event; the fields of the JSON and their types and order
+are those of ``activity.schema``, and fields that do not apply are omitted. A bounded number of
+texts that many events share is cached. The JSON is assembled by hand, because the general encoder
+takes several times as long. Chunks are for processes of one run only, because ``marshal`` differs
+between Python versions.
 """
 
 from __future__ import annotations
 
 import marshal
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from json import dumps
+from math import isfinite
+from typing import Any, Final, TypeAlias, TypeVar
 
+from minibroker.lab.activity.schema import VERSION, ActivityKind
 from minibroker_protocol.records import Record
 
 UNWRITTEN_MAX: Final = 16_384
@@ -99,3 +106,154 @@ def unpack(chunk: bytes) -> list[ActivityEvent]:
     """Return the events of a chunk that a process of this run has serialized."""
     events: list[ActivityEvent] = marshal.loads(chunk)  # noqa: S302 - packed by this broker
     return events
+
+
+KEPT_MAX: Final = 4096
+"""Cached texts of each kind."""
+
+KEPT_CHARACTERS_MAX: Final = 1000
+"""Longest text that is cached, because clients choose its content."""
+
+Key = TypeVar("Key")
+Text = TypeVar("Text")
+
+_CHECKS: Final = ("produce", "fetch", "request", "mutation")
+_FLAGS: Final = ("false", "true")
+
+
+class JsonWriter:
+    """The writer of one broker's events."""
+
+    def __init__(self, broker: int, started_us: int, sample: float) -> None:
+        """``started_us`` is the start of the broker."""
+        about = f'"broker":{broker},"started_us":{started_us}'
+        self._heads = {
+            kind: f'{{"version":{VERSION},"kind":"{kind}",{about},"sequence":'
+            for kind in ActivityKind
+        }
+        self._request_head = self._heads[ActivityKind.REQUEST]
+        self._sample = number(sample)
+        self._clients: dict[ActivityClient, str] = {}
+        self._shares: dict[tuple[str, str, float | None], tuple[str, str]] = {}
+
+    def records(self, events: Sequence[WrittenEvent], first_sequence: int) -> list[Record]:
+        """Return the records of consecutive events, one for each."""
+        write = self._event
+        return [
+            event_record(event, write(event, sequence).encode())
+            for sequence, event in enumerate(events, first_sequence)
+        ]
+
+    def _event(self, event: WrittenEvent, sequence: int) -> str:
+        if len(event) == CONNECTION_ACTIVITY_FIELDS:
+            return self._connection_event(event, sequence)
+        if len(event) == DROPPED_FIELDS:
+            return self._dropped(event, sequence)
+        return self._request(event, sequence)
+
+    def _dropped(self, event: Dropped, sequence: int) -> str:
+        time_us, clock_ms, count = event
+        return (
+            f'{self._heads[ActivityKind.DROPPED]}{sequence},"time_us":{time_us},'
+            f'"clock_ms":{clock_ms},"dropped":{count}}}'
+        )
+
+    def _request(self, event: Request, sequence: int) -> str:
+        (
+            time_us, clock_ms, client, api_key, api_version, request_bytes, response_bytes, records,
+            mutations, exempt, queue_ns, network_ns, io_ns, total_ns, checked_ns, later_time,
+            checks, ordinals, throttle_ms, error_code,
+        ) = event  # fmt: skip
+        counted = "" if records is None else f',"records":{records}'
+        if mutations is not None:
+            requested, rejected, strict = mutations
+            counted += f',"mutations":{requested},"mutations_refused":{rejected}'
+            counted += f',"strict":{_FLAGS[strict]}'
+        check_fields = (
+            ""
+            if later_time is None
+            else f',"late_ns":{later_time[0]},"late_clock_ms":{later_time[1]}'
+        )
+        if checks is not None:
+            for name, check in zip(_CHECKS, checks, strict=True):
+                if check is not None:
+                    check_fields += f',"{name}":{self._check(check)}'
+        if ordinals is not None or later_time is not None:
+            check_fields += _ordinal_fields(ordinals, later_time)
+        return (
+            f'{self._request_head}{sequence},"time_us":{time_us},"clock_ms":{clock_ms}'
+            f'{self._clients.get(client) or self._client(client)},"api_key":{api_key},'
+            f'"api_version":{api_version},"request_bytes":{request_bytes},'
+            f'"response_bytes":{response_bytes}{counted},"exempt":{_FLAGS[exempt]},'
+            f'"queue_ns":{queue_ns},"network_ns":{network_ns},"io_ns":{io_ns},'
+            f'"total_ns":{total_ns},"checked_ns":{checked_ns}{check_fields},"throttle_ms":{throttle_ms},'
+            f'"error_code":{error_code}}}'
+        )
+
+    def _connection_event(self, event: ConnectionActivity, sequence: int) -> str:
+        time_us, clock_ms, peer, step, reason, delay_ms = event
+        text = (
+            f'{self._heads[ActivityKind.CONNECTION]}{sequence},"time_us":{time_us},'
+            f'"clock_ms":{clock_ms}{self._peer(*peer)},"happened":"{step}"'
+        )
+        if reason is not None:
+            text += f',"reason":{dumps(reason)}'
+        if delay_ms is not None:
+            text += f',"delay_ms":{delay_ms}'
+        return text + "}"
+
+    def _client(self, client: ActivityClient) -> str:
+        listener, connection, ip, user, client_id = client
+        text = self._peer(listener, connection, ip)
+        text += f',"user":{dumps(user)},"client_id":{dumps(client_id)}'
+        _keep(self._clients, client, text, len(text))
+        return text
+
+    def _peer(self, listener: str, connection: int, ip: str) -> str:
+        return (
+            f',"sample":{self._sample},"listener":{dumps(listener)},"connection":{connection},'
+            f'"ip":{dumps(ip)}'
+        )
+
+    def _check(self, check: Check) -> str:
+        user, client_id, rate, bound, throttle_ms, clock_ms = check
+        share = user, client_id, bound
+        before, after = self._shares.get(share) or self._share(share)
+        return f'{before}{number(rate)}{after}{throttle_ms},"clock_ms":{clock_ms}}}'
+
+    def _share(self, share: tuple[str, str, float | None]) -> tuple[str, str]:
+        """Return the text before and after the rate of a quota entity."""
+        user, client_id, bound = share
+        before = f'{{"user":{dumps(user)},"client_id":{dumps(client_id)},"rate":'
+        after = "" if bound is None else f',"bound":{number(bound)}'
+        texts = before, f'{after},"throttle_ms":'
+        _keep(self._shares, share, texts, len(before))
+        return texts
+
+
+def _ordinal_fields(ordinals: Ordinals | None, later_time: LaterTime | None) -> str:
+    text = ""
+    if ordinals is not None:
+        first, time, taken_back = ordinals
+        text = f',"ordinal":{first}'
+        if time is not None:
+            text += f',"time_ordinal":{time}'
+        if taken_back is not None:
+            text += f',"back_ordinal":{taken_back}'
+    if later_time is not None and later_time[2] is not None:
+        text += f',"late_ordinal":{later_time[2]}'
+    return text
+
+
+def _keep(texts: dict[Key, Text], key: Key, text: Text, characters: int) -> None:
+    if characters <= KEPT_CHARACTERS_MAX:
+        if len(texts) >= KEPT_MAX:
+            texts.clear()
+        texts[key] = text
+
+
+def number(value: float) -> str:
+    """Format a number with all digits; infinity becomes the largest number, as JSON has none."""
+    if not isfinite(value):
+        value = 1.7976931348623157e308 if value > 0 else -1.7976931348623157e308
+    return repr(float(value))

@@ -12,13 +12,11 @@ from __future__ import annotations
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
-from minibroker.broker.metadata.placement import ACTIVITY_TOPIC
-
 VERSION: Final = 1
 """Version of this schema; ``version`` of every event."""
 
-TOPIC: Final = ACTIVITY_TOPIC
-"""The topic of the events; each record is a JSON object."""
+TOPIC: Final = "__minibroker_activity"
+"""The topic of the events, which the broker creates; each record is a JSON object."""
 
 
 class ActivityKind(StrEnum):

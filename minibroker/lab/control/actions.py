@@ -212,7 +212,7 @@ async def _elect_leaders(
 def _owners(broker: ControlledBroker, action: ActionRequest) -> Sequence[str]:
     """The workers that own the group, transaction or topic."""
     # The settings, which commands of the command line do without.
-    from minibroker.broker.metadata.placement import group_owner, transaction_owner
+    from minibroker.broker.metadata.image import group_owner, transaction_owner
     from minibroker.broker.settings import (
         OFFSETS_TOPIC_NUM_PARTITIONS,
         TRANSACTION_STATE_LOG_NUM_PARTITIONS,

@@ -77,7 +77,7 @@ class ControlledBroker:
         # Imported by the first request about faults: most brokers get none.
         from minibroker.broker.apis.registry import served_versions, serving
         from minibroker.lab.control.broker_faults import BrokerFaults
-        from minibroker.lab.faults.store import FaultStore
+        from minibroker.lab.faults.register import FaultStore
 
         env = self.env
         store = FaultStore(env.data_dir, env.started_us)

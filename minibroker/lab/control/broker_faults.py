@@ -38,9 +38,8 @@ from minibroker.lab.faults.fault_rule import (
     ServedVersions,
 )
 from minibroker.lab.faults.matching import Candidate, PointMatcher
-from minibroker.lab.faults.register import FaultRegister
+from minibroker.lab.faults.register import FaultRegister, FaultStore, is_counted_by_workers
 from minibroker.lab.faults.rulebook import Firing
-from minibroker.lab.faults.store import FaultStore, is_counted_by_workers
 from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched, FaultRules
 from minibroker_protocol.meanings import Meaning
 

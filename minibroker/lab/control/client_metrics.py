@@ -14,7 +14,7 @@ from minibroker.lab.control.operation import Operations
 from minibroker.lab.schema import Doc
 
 if TYPE_CHECKING:
-    from minibroker.broker.telemetry.instances import ClientInstance
+    from minibroker.broker.telemetry import ClientInstance
     from minibroker.lab.control.broker import ControlledBroker
 
 

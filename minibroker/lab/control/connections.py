@@ -13,18 +13,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
-from minibroker.broker.admission.connection_events import ConnectionEvent, ExceededLimit, Rejection
+from minibroker.broker.admission.connection_events import (
+    ConnectionEvent,
+    ConnectionEventLog,
+    ExceededLimit,
+    Rejection,
+)
 from minibroker.broker.admission.connection_figures import (
     ADDRESSES_SHOWN_MAX,
     AddressFigures,
     ConnectionFigures,
     ListenerFigures,
 )
-from minibroker.broker.admission.connection_limits import protected_listener
-from minibroker.broker.admission.slots import SLOTS
-from minibroker.broker.connections.address import client_ip
-from minibroker.broker.connections.counts import UNLIMITED
-from minibroker.broker.controller.connection_event_log import ConnectionEventLog
+from minibroker.broker.admission.connection_quotas import protected_listener
+from minibroker.broker.connections.limits import SLOTS, UNLIMITED, client_ip
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.client_connection import ConnectionReport
 from minibroker.broker.network.reports import (

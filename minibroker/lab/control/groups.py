@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, cast
 
-from minibroker.broker.metadata.placement import group_owner
+from minibroker.broker.metadata.image import group_owner
 from minibroker.broker.process.messages import GroupsRequest
 from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.lab.control.operation import (

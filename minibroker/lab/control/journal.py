@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Pr
 
 from minibroker.lab.control.operation import Operations, Stream, whole_number
 from minibroker.lab.errors import NotFound, json_bytes
-from minibroker.lab.journal.assertions import (
+from minibroker.lab.journal.entries import EntryKind, JournalEntry, api_key, api_name, decoded
+from minibroker.lab.journal.filters import (
     AssertionResult,
+    EntryFilter,
     did_not_happen_before,
     happened,
     happened_in_order,
 )
-from minibroker.lab.journal.entries import EntryKind, JournalEntry, api_key, api_name, decoded
-from minibroker.lab.journal.filters import EntryFilter
 from minibroker.lab.schema import Doc, Fault, InvalidJson, Length, Range, did_you_mean
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.registry import ApiKey

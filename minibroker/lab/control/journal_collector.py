@@ -21,11 +21,10 @@ import trio
 
 from minibroker.broker.process.journal_counts import JournalCounts
 from minibroker.lab.errors import Conflict
-from minibroker.lab.journal.bounded import JOURNAL_BYTES_MAX, Journal
-from minibroker.lab.journal.buffer import JournalBuffer, JournalChunk
 from minibroker.lab.journal.entries import Loss, LossReason
-from minibroker.lab.journal.merging import JournalMerger
-from minibroker.lab.journal.topic_ids import TopicIds, Uuid
+from minibroker.lab.journal.filters import TopicIds, Uuid
+from minibroker.lab.journal.merging import JOURNAL_BYTES_MAX, Journal, JournalMerger
+from minibroker.lab.journal.records import JournalBuffer, JournalChunk
 from minibroker.lab.observers.messages import JournalRequest, JournalSwitch, KillProcess
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from minibroker.broker.apis.group_offsets import CommitPosition, OffsetCommitPart
 from minibroker.broker.apis.partition_logs import EARLIEST, LATEST, OffsetQuery
 from minibroker.broker.groups.events import CommitRequested
-from minibroker.broker.metadata.placement import group_owner, partition_owner
+from minibroker.broker.metadata.image import group_owner, partition_owner
 from minibroker.broker.process.messages import (
     ApiPart,
     GroupsRequest,

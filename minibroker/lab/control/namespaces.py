@@ -22,7 +22,7 @@ from minibroker.broker.process.messages import DeleteGroups
 from minibroker.broker.security.acl import Operation, Permission
 from minibroker.broker.settings import CONTROL_LISTENER
 from minibroker.broker.settings.listeners import has_tls
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.control.operation import UNAVAILABLE, Operations
 from minibroker.lab.errors import Conflict, NotFound, Unavailable
 from minibroker.lab.schema import Doc, Fault, InvalidJson, Length

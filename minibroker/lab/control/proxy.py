@@ -18,7 +18,7 @@ import trio
 
 from minibroker import __version__
 from minibroker.broker.metrics import log
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.control.cluster import Health, ProcessHealth
 from minibroker.lab.control.console import INDEX_OPERATIONS
 from minibroker.lab.control.faults import FAULT_OPERATIONS

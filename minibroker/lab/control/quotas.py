@@ -10,11 +10,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, TypeAlias
 
-from minibroker.broker.quotas.entity import Bound, Tags, bound_of, desanitize
 from minibroker.broker.quotas.explain import explain, tags_of
 from minibroker.broker.quotas.ledger import NamedThrottle, QuotaLedger, QuotaUsage
 from minibroker.broker.quotas.manager import EXEMPT, ClientQuotaManager
-from minibroker.broker.quotas.types import BY_NAME, CLIENT_QUOTA_TYPES, QuotaType
+from minibroker.broker.quotas.types import (
+    BY_NAME,
+    CLIENT_QUOTA_TYPES,
+    Bound,
+    QuotaType,
+    Tags,
+    bound_of,
+    desanitize,
+)
 from minibroker.broker.settings import QUOTA_THROTTLE_MODE
 from minibroker.lab.control.history import (
     USAGE_COUNTERS_MAX,

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-from minibroker.broker.metadata.placement import partition_owner
+from minibroker.broker.metadata.image import partition_owner
 from minibroker.broker.process.messages import (
     BatchAppended,
     ReadRecords,

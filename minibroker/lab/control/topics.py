@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-from minibroker.broker.metadata.placement import partition_owner
+from minibroker.broker.metadata.image import partition_owner
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker.broker.process.messages import (
     CompactRequest,

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from minibroker.broker.patterns.wildcard import matches_wildcard
 from minibroker.lab.faults.actions import (
     CLIENT_FIELDS,
     CONNECTION_FIELDS,
@@ -26,6 +25,7 @@ from minibroker.lab.faults.actions import (
 )
 from minibroker.lab.faults.fault_rule import TEXT_MAX, ActiveRule, FaultRule, is_in_network
 from minibroker.lab.faults.message_fields import owner_of
+from minibroker.lab.journal.filters import matches_wildcard
 from minibroker_protocol import registry
 from minibroker_protocol.entities import (
     MessageEntity,

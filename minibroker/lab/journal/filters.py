@@ -1,22 +1,84 @@
-"""Which entries of the journal are meant.
+"""Which entries of the journal are meant, and assertions over them.
 
-Owns the conditions on an entry. It must never know a query, or read a clock. Invariant: all given
-conditions must hold, and an entry that does not have the wanted field never matches; a body is
-decoded only if everything that costs less matches and the frame contains the wanted text.
+Owns the conditions on an entry, the rule for every selector of a tester in which ``*`` is any text
+(those of fault rules and verdicts, too), which ids a topic's name had, for requests that have only
+the id (KIP-516), and the assertions: what happened, in which order, and what did not, with their
+explanations. It must never know a query, how entries are collected or where topics come from, or
+read a clock. Invariants: all given conditions must hold, and an entry that does not have the wanted
+field never matches; a body is decoded only if everything that costs less matches and the frame
+contains the wanted text; each part of a selector between two ``*`` is searched once, from the end
+of the one before, so no selector takes exponential time; memory of ids is bounded by forgetting
+those that were learned first; an assertion that something did not happen never holds if entries are
+missing of which one may have been the entry in question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from minibroker.broker.patterns.wildcard import matches_wildcard
-from minibroker.lab.journal.entries import EntryKind, JournalEntry, api_key, decoded_message
-from minibroker.lab.journal.topic_ids import TopicIds
+from minibroker.lab.journal.entries import (
+    EntryKind,
+    JournalEntry,
+    api_key,
+    decoded_message,
+    lost_entries,
+)
 from minibroker_protocol.entities import values
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
+
+
+def matches_wildcard(text: str, selector: str) -> bool:
+    """Whether a text matches a selector, in which ``*`` matches any text."""
+    first, *others = selector.split("*")
+    if not others:
+        return text == selector
+    *middle, last = others
+    if not (text.startswith(first) and text.endswith(last)):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for part in middle:
+        at = text.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return at <= end
+
+
+Uuid: TypeAlias = bytes
+
+TOPIC_IDS_MAX: Final = 50_000
+"""Ids that are kept, in some ten megabytes."""
+
+
+class TopicIds:
+    """Ids with their names."""
+
+    def __init__(self, ids_max: int = TOPIC_IDS_MAX) -> None:
+        self._ids_max = ids_max
+        self._names: dict[Uuid, str] = {}
+        self._ids: dict[str, frozenset[Uuid]] = {}
+
+    def learn(self, names: Mapping[Uuid, str]) -> None:
+        """Add names by their ids."""
+        for topic_id in names.keys() - self._names.keys():
+            name = self._names[topic_id] = names[topic_id]
+            self._ids[name] = self.of(name) | {topic_id}
+        while len(self._names) > self._ids_max:
+            self._forget(next(iter(self._names)))
+
+    def _forget(self, topic_id: Uuid) -> None:
+        name = self._names.pop(topic_id)
+        rest = self._ids.pop(name) - {topic_id}
+        if rest:
+            self._ids[name] = rest
+
+    def of(self, name: str) -> frozenset[Uuid]:
+        """Return the ids of all topics that have, or had, a name."""
+        return self._ids.get(name, frozenset())
+
 
 _TOPICS: Final = frozenset({Meaning.TOPIC})
 _TOPIC_IDS: Final = frozenset({Meaning.TOPIC_ID})
@@ -125,3 +187,101 @@ def _values(entry: JournalEntry, meanings: Set[Meaning]) -> Iterator[Any]:
     """Yield the values of all fields with the meanings, and the elements of arrays of them."""
     message = decoded_message(entry)
     return iter(()) if message is None else values(*message, meanings)
+
+
+class AssertionResult(NamedTuple):
+    """Whether an assertion holds, why, and the entries that show it."""
+
+    holds: bool
+    text: str
+    entries: tuple[JournalEntry, ...]
+
+
+def happened(
+    entries: Iterable[JournalEntry], wanted: EntryFilter, times: int = 1
+) -> AssertionResult:
+    """Assert that at least so many entries match."""
+    found: list[JournalEntry] = []
+    losses: list[JournalEntry] = []
+    for entry in entries:
+        if wanted.matches(entry):
+            found.append(entry)
+        elif wanted.could_match_lost(entry):
+            losses.append(entry)
+    holds = len(found) >= times
+    text = f"{len(found)} entries match, at least {times} are wanted"
+    if not holds:
+        text += _unknown(losses, wanted.after)
+    return AssertionResult(holds, text, tuple(found))
+
+
+def happened_in_order(
+    entries: Iterable[JournalEntry], wanted: Sequence[EntryFilter]
+) -> AssertionResult:
+    """Assert that there is an entry for each filter, each after the one before it."""
+    found: list[JournalEntry] = []
+    losses: list[JournalEntry] = []
+    for entry in entries:
+        if len(found) == len(wanted):
+            break
+        if wanted[len(found)].matches(entry):
+            found.append(entry)
+        elif wanted[len(found)].could_match_lost(entry):
+            losses.append(entry)
+    if len(found) == len(wanted):
+        return AssertionResult(True, "all happened in this order", tuple(found))
+    since = f"after entry {found[-1].sequence}" if found else "at all"
+    text = f"step {len(found) + 1} of {len(wanted)} did not happen {since}"
+    return AssertionResult(False, text + _unknown(losses, wanted[0].after), tuple(found))
+
+
+def _unknown(losses: Sequence[JournalEntry], after: int) -> str:
+    if not losses:
+        return ""
+    return f"; {_lost_after(losses, after)} entries were lost, which may have matched"
+
+
+def did_not_happen_before(
+    entries: Iterable[JournalEntry],
+    unwanted: EntryFilter,
+    clock_ms: float | None = None,
+    *,
+    pending: Mapping[str, int] | None = None,
+) -> AssertionResult:
+    """Assert that no entry matches, or none before a time of the broker's clock.
+
+    ``pending`` has the numbers of entries that processes have recorded but not handed over.
+    """
+    losses: list[JournalEntry] = []
+    found: list[JournalEntry] = []
+    for entry in entries:
+        if unwanted.matches(entry):
+            if clock_ms is None or entry.clock_ms < clock_ms:
+                found.append(entry)
+        elif unwanted.could_match_lost(entry) and _began_before(entry, clock_ms):
+            losses.append(entry)
+    if found:
+        since = "" if clock_ms is None else f" {clock_ms - found[0].clock_ms:g} ms too early"
+        text = f"entry {found[0].sequence} matches{since}"
+        return AssertionResult(False, text, tuple(found))
+    if losses:
+        lost, last = _lost_after(losses, unwanted.after), losses[-1].sequence
+        text = f"{lost} entries up to {last} were lost, so it is unknown whether one matched"
+        return AssertionResult(False, text, tuple(losses))
+    for role, entries_of_role in (pending or {}).items():
+        if unwanted.role in {None, role}:
+            text = (
+                f"{role} does not respond and has {entries_of_role} entries, so it is unknown "
+                "whether one matches"
+            )
+            return AssertionResult(False, text, ())
+    return AssertionResult(True, "no entry matches", ())
+
+
+def _began_before(loss: JournalEntry, clock_ms: float | None) -> bool:
+    since_ms = loss.details["since_ms"]
+    return clock_ms is None or (isinstance(since_ms, float | int) and since_ms < clock_ms)
+
+
+def _lost_after(losses: Sequence[JournalEntry], sequence: int) -> int:
+    return sum(min(lost_entries(loss), loss.sequence - sequence) for loss in losses)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from minibroker.broker.admission.connection_events import ADMITTED, ConnectionFacts
-from minibroker.broker.connections.address import client_ip
+from minibroker.broker.connections.limits import client_ip
 from minibroker.broker.network.request_observer import RequestObserver
 from minibroker.broker.process.environment import RECORDER, Environment
 from minibroker.broker.process.messages import ActivityBatch, ActivityWritten

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from minibroker.broker.process.journal_counts import JournalCounts
     from minibroker.broker.process.metadata_client import MetadataClient
     from minibroker.broker.process.storage_watch import StorageWatch
-    from minibroker.lab.journal.buffer import JournalBuffer
+    from minibroker.lab.journal.records import JournalBuffer
     from minibroker.lab.observers.activity_sender import ActivitySender
     from minibroker.lab.observers.processor_faults import ProcessorFaults
     from minibroker.lab.observers.storage_faults import StorageFaults
@@ -269,7 +269,7 @@ class ProcessJournal:
         if is_on == (env.on_note is not None):
             return
         if is_on and self._buffer is None:
-            from minibroker.lab.journal.buffer import JournalBuffer
+            from minibroker.lab.journal.records import JournalBuffer
 
             self._buffer = JournalBuffer(time.perf_counter_ns(), self._counts.word(env.name))
             self._buffers[env.name] = self._buffer

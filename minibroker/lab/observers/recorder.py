@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeGuard, Ty
 
 import trio
 
-from minibroker.broker.metadata.placement import partition_owner
+from minibroker.broker.metadata.image import partition_owner
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import Fill
 from minibroker.broker.process.environment import RECORDER, WORKER, Environment, role_name
@@ -46,10 +46,10 @@ from minibroker.lab.activity.events import (
     UNWRITTEN_MAX,
     ActivityEvent,
     Dropped,
+    JsonWriter,
     WrittenEvent,
     unpack,
 )
-from minibroker.lab.activity.json_format import JsonWriter
 from minibroker.lab.activity.schema import TOPIC
 from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.clock import now_ms

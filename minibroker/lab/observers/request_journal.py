@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from minibroker.broker.network.quota_stage import RequestCost
     from minibroker.broker.process.environment import Environment
     from minibroker.lab.faults.fault_rule import ActiveRule
-    from minibroker.lab.journal.buffer import JournalBuffer
+    from minibroker.lab.journal.records import JournalBuffer
     from minibroker.runtime.arena import Block
     from minibroker_protocol.headers import RequestHeader
 

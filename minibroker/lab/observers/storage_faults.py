@@ -19,8 +19,8 @@ from minibroker.broker.metrics.log import EventLog
 from minibroker.lab.faults.actions import FailAppend, StallAppend
 from minibroker.lab.faults.fault_rule import COUNTS
 from minibroker.lab.faults.matching import EntityMatcher
+from minibroker.lab.faults.register import FaultCounts
 from minibroker.lab.faults.rulebook import is_in_time
-from minibroker.lab.faults.store import FaultCounts
 from minibroker_protocol.meanings import Meaning
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple, Protocol
 import trio
 
 from minibroker.broker.apis.base import CloseConnection
-from minibroker.broker.connections.address import client_ip
+from minibroker.broker.connections.limits import client_ip
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.interception import InterceptorDisconnect
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
 from minibroker.lab.faults.fault_rule import ActiveRule
 from minibroker.lab.faults.matching import ConnectionAttributes, RequestMatches

@@ -17,13 +17,13 @@ import trio
 
 from minibroker.broker.process.journal_counts import JournalCounts
 from minibroker.lab.faults.fault_rule import ActiveRule
-from minibroker.lab.journal.buffer import JournalBuffer
 from minibroker.lab.journal.entries import FRAME_BYTES_MAX, EntryKind, may_have_secrets
 from minibroker.lab.journal.records import (
     NO_HEADER,
     REQUEST_KIND,
     RESPONSE_KIND,
     UNKNOWN,
+    JournalBuffer,
     NoteHeader,
     note_record,
     peer_of,

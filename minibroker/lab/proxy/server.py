@@ -18,7 +18,7 @@ import trio
 
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.settings.listeners import META_ADDRESSES
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.proxy.connection import ProxiedConnection
 from minibroker.lab.proxy.faults import ProxyFaults
 from minibroker.lab.proxy.journal import JournaledProcess

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.proxy.exchange import UnexpectedFrame
 from minibroker.runtime.stream import ByteStream, SocketStream, StreamClosed
 from minibroker_protocol.compiler import encode

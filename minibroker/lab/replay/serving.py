@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import trio
 
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.proxy.rewriting import can_name_brokers, rewrite, translate_addresses
 from minibroker.lab.replay.capture import Capture, Captured
 from minibroker_protocol.compiler import decode

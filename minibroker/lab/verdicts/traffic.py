@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from minibroker.broker.patterns.wildcard import matches_wildcard
 from minibroker.lab.journal.entries import EntryKind, JournalEntry
+from minibroker.lab.journal.filters import matches_wildcard
 from minibroker.lab.verdicts.exchanges import ObservedExchange
 from minibroker_protocol.registry import ApiKey
 

@@ -151,7 +151,7 @@ def recommend(
         settings = settings_of(pairs)
         check_table_exists(table, master, conf)
     with running("recommend", master, conf) as spark:
-        from minibroker.broker.quotas.file import render
+        from minibroker.broker.quotas.command_lines import render
         from minibroker.pipeline.activity_table import read_activity, scan_of
         from minibroker.pipeline.recommend import (
             Policy,

@@ -26,7 +26,7 @@ from minibroker.pipeline.commands.base import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from minibroker.broker.quotas.file import QuotaFile
+    from minibroker.broker.quotas.command_lines import QuotaFile
     from minibroker.broker.settings import Settings
     from minibroker.pipeline.report.figures import Figures
     from minibroker.pipeline.whatif.proposal import Proposal
@@ -139,7 +139,7 @@ def quarantined(spark: SparkSession, table: str) -> int | None:
 
 def quota_file(path: Path) -> QuotaFile:
     """Parse a quota file; raises BadInput."""
-    from minibroker.broker.quotas.file import QuotaFileError, parse
+    from minibroker.broker.quotas.command_lines import QuotaFileError, parse
     from minibroker.pipeline.errors import BadInput
 
     try:

@@ -20,8 +20,7 @@ from minibroker.pipeline.commands.base import (
     running,
     session_options,
 )
-from minibroker.pipeline.watch.alerts import Alert, State, as_json, line
-from minibroker.pipeline.watch.rules import WatchLimits
+from minibroker.pipeline.watch.rules import Alert, State, WatchLimits, as_json, line
 
 EXAMPLES = """Examples:
 

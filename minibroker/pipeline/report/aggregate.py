@@ -18,9 +18,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from minibroker.broker.quotas.arguments import CLIENTS, IPS, USERS
-from minibroker.broker.quotas.entity import sanitize
-from minibroker.broker.quotas.file import QuotaFile, QuotaLine
+from minibroker.broker.quotas.command_lines import CLIENTS, IPS, USERS, QuotaFile, QuotaLine
+from minibroker.broker.quotas.types import sanitize
 from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
 from minibroker.pipeline.activity_table import Scan, sent_bytes
 from minibroker.pipeline.errors import BadInput

@@ -38,15 +38,17 @@ from minibroker.pipeline.event_files import nested
 from minibroker.pipeline.hadoop import Files, delete_incomplete_checkpoint
 from minibroker.pipeline.quota_amounts import CHECKS
 from minibroker.pipeline.session import connector_missing
-from minibroker.pipeline.watch.alerts import Alert, as_json, identity
 from minibroker.pipeline.watch.rules import (
     CLEAR_FACTOR,
     NEIGHBOURS_MAX,
+    Alert,
     Checked,
     ClientUsage,
     Rules,
     WatchInterval,
     WatchLimits,
+    as_json,
+    identity,
 )
 
 # Intervals ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from minibroker.broker.connections.rates import ConnectionRateLimits, ConnectionRates
+from minibroker.broker.connections.limits import ConnectionRateLimits, ConnectionRates
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.lab.activity.schema import ConnectionStep
 from minibroker.pipeline.whatif.columns import NONE, Flags, Ints, Lives, Longs, codes, longs

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from minibroker.broker.quotas.counter import ORDINALS_PER_MS
 from minibroker.broker.quotas.manager import NS_PER_PERCENT_SECOND
+from minibroker.broker.quotas.rate import ORDINALS_PER_MS
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 from minibroker.lab.activity.schema import ActivityKind
 from minibroker.pipeline.grouping import coded, joined, numbered

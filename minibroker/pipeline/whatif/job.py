@@ -19,9 +19,8 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from minibroker.broker.quotas.counter import ORDINALS_PER_MS
-from minibroker.broker.quotas.entity import USER_AND_CLIENT
-from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
+from minibroker.broker.quotas.rate import ORDINALS_PER_MS
+from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, USER_AND_CLIENT
 from minibroker.lab.activity.schema import ActivityKind
 from minibroker.pipeline.activity_table import (
     BUCKET,

@@ -1,7 +1,7 @@
 """A proposal: the quotas of one file, and the counters that each sender would use.
 
 Owns the conversion of quota files and broker settings to proposals, and the mapping of names to
-counter numbers and bounds; precedence and sharing are those of ``quotas.entity``. It must never
+counter numbers and bounds; precedence and sharing are those of ``quotas.types``. It must never
 know how a counter works. Invariant: a proposal contains the quotas that a broker with these
 settings would have after applying only this file, and its name is unique; counters are shared as on
 a new broker with only these quotas; a sender without a bound has no counter, because it is never
@@ -18,16 +18,17 @@ from typing import Final
 import numpy as np
 
 from minibroker.broker.metadata.quotas import defaults
-from minibroker.broker.quotas.entity import (
+from minibroker.broker.quotas.command_lines import QuotaFileError, parse
+from minibroker.broker.quotas.types import (
+    INT_MAX,
     Bound,
     QuotaTable,
+    QuotaType,
     Tags,
     bound_of,
     sanitize,
     sharing_group,
 )
-from minibroker.broker.quotas.file import QuotaFileError, parse
-from minibroker.broker.quotas.types import INT_MAX, QuotaType
 from minibroker.broker.settings import (
     CONNECTION_IP_THROTTLE_RECHECK,
     CONTROLLER_QUOTA_WINDOW_NUM,

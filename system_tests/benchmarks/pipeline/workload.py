@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from minibroker.broker.quotas.entity import sanitize
+from minibroker.broker.quotas.types import sanitize
 from system_tests.benchmarks.pipeline.clients import (
     FETCH,
     PROFILES,

@@ -20,7 +20,7 @@ from minibroker.broker.admission.acceptor_messages import (
     OpenConnection,
     ProcessorConnections,
 )
-from minibroker.broker.connections.counts import LastUse
+from minibroker.broker.connections.limits import LastUse
 from minibroker.runtime.handoff import PACKET_BYTES_MAX, memory_handoff_pair
 
 

@@ -15,8 +15,12 @@ from minibroker.broker.admission.connection_figures import (
     largest,
     read_connection_figures,
 )
-from minibroker.broker.connections.counts import ConnectionCountLimits, ConnectionCounts
-from minibroker.broker.connections.rates import ConnectionRateLimits, ConnectionRates
+from minibroker.broker.connections.limits import (
+    ConnectionCountLimits,
+    ConnectionCounts,
+    ConnectionRateLimits,
+    ConnectionRates,
+)
 
 LISTENERS = ["A", "B"]
 LIMITS = ConnectionCountLimits(

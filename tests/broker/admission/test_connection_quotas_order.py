@@ -16,7 +16,7 @@ from minibroker.broker.admission.acceptor_messages import (
     ProcessorConnections,
 )
 from minibroker.broker.admission.connection_events import ConnectionEvents
-from minibroker.broker.connections.counts import LastUse
+from minibroker.broker.connections.limits import LastUse
 from minibroker.broker.metrics.definitions import (
     ACCEPT_RATE,
     BROKER_ACCEPT_RATE,

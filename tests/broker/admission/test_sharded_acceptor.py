@@ -15,8 +15,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.broker.admission import sharded_acceptor
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.admission.connection_events import ConnectionEvents
-from minibroker.broker.admission.descriptor_health import DescriptorHealth
-from minibroker.broker.admission.rejected_connections import ADMIT_INTERVAL_S, AT_ONCE
+from minibroker.broker.admission.rejected_connections import (
+    ADMIT_INTERVAL_S,
+    AT_ONCE,
+    DescriptorHealth,
+)
 from minibroker.broker.admission.sharded_acceptor import (
     BATCH_MESSAGES_MAX,
     OnAdmitted,

@@ -31,10 +31,12 @@ from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.replica_manager import Partition, ReplicaManager
 from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.image import Image, Update, apply_update
-from minibroker.broker.metadata.placement import (
+from minibroker.broker.metadata.image import (
     OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
+    Image,
+    Update,
+    apply_update,
     partition_owner,
     transaction_partition,
 )
@@ -47,7 +49,7 @@ from minibroker.broker.security.principal import ANONYMOUS
 from minibroker.broker.settings import Settings
 from minibroker.broker.settings.definitions import NODE_ID, OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.broker.settings.dynamic import Configs, DynamicSettings
-from minibroker.broker.telemetry.instances import ClientInstances
+from minibroker.broker.telemetry import ClientInstances
 from minibroker.runtime.arena import ArenaRef
 from minibroker_protocol.compiler import decode, encode, encoder
 from minibroker_protocol.errors import ErrorCode

@@ -15,8 +15,7 @@ from minibroker.broker.apis.client_telemetry import (
     instances_with,
 )
 from minibroker.broker.metadata.image import CLIENT_METRICS, ConfigChanged, Update, apply_update
-from minibroker.broker.telemetry.instances import ClientInstances
-from minibroker.broker.telemetry.otlp import FIELDS_MAX, MetricPoint
+from minibroker.broker.telemetry import FIELDS_MAX, ClientInstances, MetricPoint
 from minibroker_protocol.compression import Compression, compress
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.get_telemetry_subscriptions import (

@@ -31,7 +31,7 @@ from minibroker.broker.metadata.configs import Alteration, ConfigOperation, Op
 from minibroker.broker.metadata.image import CLIENT_METRICS, GROUP
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Settings
-from minibroker.broker.settings.types import Kind
+from minibroker.broker.settings.setting import Kind
 from minibroker.runtime import hosts
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.alter_configs import (

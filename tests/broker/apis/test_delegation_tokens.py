@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minibroker.broker.apis.delegation_tokens import requests_problem
-from minibroker.broker.metadata.delegation_tokens import find_token
+from minibroker.broker.metadata.credentials import find_token
 from minibroker.broker.security.delegation_token import token_hmac
 from minibroker.broker.security.principal import ANONYMOUS, Principal
 from minibroker_protocol.errors import ErrorCode

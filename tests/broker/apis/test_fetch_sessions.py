@@ -20,7 +20,7 @@ from minibroker.broker.apis.fetch_sessions import (
     slots_of,
 )
 from minibroker.broker.apis.partition_fetch import FetchLimits, FetchQuery, FetchReply, FetchResult
-from minibroker.broker.log.leader_epochs import EpochEnd
+from minibroker.broker.log.checkpoint import EpochEnd
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
 

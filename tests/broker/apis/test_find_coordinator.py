@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minibroker.broker.apis.find_coordinator import API
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from minibroker.broker.metadata.image import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
 

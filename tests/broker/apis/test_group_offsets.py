@@ -22,7 +22,7 @@ from minibroker.broker.apis.transaction_verification import (
 )
 from minibroker.broker.groups.events import CommitRequested
 from minibroker.broker.groups.offsets import CommittedOffset
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC, group_owner, offsets_partition
+from minibroker.broker.metadata.image import OFFSETS_TOPIC, group_owner, offsets_partition
 from minibroker_protocol.control_records import EndTransactionMarker
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol

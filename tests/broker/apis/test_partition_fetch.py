@@ -14,8 +14,8 @@ from minibroker.broker.apis.partition_fetch import (
     partition_data,
     read_partition,
 )
+from minibroker.broker.log.checkpoint import EpochEnd
 from minibroker.broker.log.config import LogConfig
-from minibroker.broker.log.leader_epochs import EpochEnd
 from minibroker.broker.log.log import FileSlice, Log
 from minibroker.broker.log.replica_manager import Partition
 from minibroker_protocol.errors import ErrorCode

@@ -26,7 +26,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.segment import SEARCH_STEP_RECORDS_MAX
-from minibroker.broker.metadata.placement import partition_owner
+from minibroker.broker.metadata.image import partition_owner
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import ErrorCode

@@ -12,7 +12,7 @@ from minibroker.broker.apis.topics import (
     DELETE_TOPICS,
     DESCRIBE_TOPIC_PARTITIONS,
 )
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC
+from minibroker.broker.metadata.image import OFFSETS_TOPIC
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker.broker.security.acl import TOPIC_OPERATIONS
 from minibroker.broker.settings import TOPIC_SETTINGS

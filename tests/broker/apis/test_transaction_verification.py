@@ -19,7 +19,7 @@ from minibroker.broker.apis.transaction_verification import (
     verify_here,
     verify_transaction,
 )
-from minibroker.broker.log.transactions import NO_GUARD
+from minibroker.broker.log.producers import NO_GUARD
 from minibroker.runtime.rpc import PeerFailed, PeerLost
 from minibroker_protocol.errors import ErrorCode
 from tests.broker.apis.transactional import PID, producer_at

@@ -20,7 +20,7 @@ from minibroker.broker.apis.transactions import (
     LIST_TRANSACTIONS,
     PartitionsToAdd,
 )
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC, offsets_partition
+from minibroker.broker.metadata.image import OFFSETS_TOPIC, offsets_partition
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from minibroker_protocol.messages.add_partitions_to_txn import (

@@ -19,11 +19,10 @@ from minibroker.broker.apis.transactions import (
 )
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
+from minibroker.broker.log.producers import TransactionMarker
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transactions import TransactionMarker
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
-from minibroker.broker.metadata.image import Image
-from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC, partition_owner
+from minibroker.broker.metadata.image import TRANSACTION_STATE_TOPIC, Image, partition_owner
 from minibroker.broker.settings import TRANSACTION_STATE_LOG_NUM_PARTITIONS
 from minibroker.broker.transactions.service import (
     MarkersReply,

@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from minibroker.broker.connections import tokens
-from minibroker.broker.connections.counts import ExceededCount
+from minibroker.broker.connections.limits import ExceededCount
 from minibroker.broker.connections.tokens import (
     TOTAL,
     Action,

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from minibroker.broker.connections.counts import ExceededCount
+from minibroker.broker.connections.limits import ExceededCount
 from minibroker.broker.connections.tokens import (
     TOTAL,
     Admit,

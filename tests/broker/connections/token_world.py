@@ -13,7 +13,7 @@ import math
 from collections import deque
 from typing import Any, Final
 
-from minibroker.broker.connections.counts import ExceededCount
+from minibroker.broker.connections.limits import ExceededCount
 from minibroker.broker.connections.tokens import (
     TOTAL,
     Action,

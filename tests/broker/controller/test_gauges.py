@@ -6,11 +6,10 @@ import pytest
 
 from minibroker.broker.controller import gauges as gauges_module
 from minibroker.broker.controller.gauges import client_metric_gauges, read_gauges
-from minibroker.broker.quotas.entity import USER, Entity, QuotaTable, Tags
 from minibroker.broker.quotas.ledger import EXPIRES_MS, QuotaLedger
 from minibroker.broker.quotas.manager import ClientQuotaManager, MutationQuota
-from minibroker.broker.quotas.types import QuotaType
-from minibroker.broker.telemetry.instances import ClientInstances
+from minibroker.broker.quotas.types import USER, Entity, QuotaTable, QuotaType, Tags
+from minibroker.broker.telemetry import ClientInstances
 from tests.broker.telemetry.known_clients import NOW, known_clients
 
 WHO = ("u v", "c")

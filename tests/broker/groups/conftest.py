@@ -42,7 +42,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC
+from minibroker.broker.metadata.image import OFFSETS_TOPIC
 from minibroker_protocol.errors import ErrorCode
 from tests.broker.log.cleaner.cleaned_partition import compact
 

@@ -28,7 +28,7 @@ from minibroker.broker.groups.group import MEMBERS_MAX, Group, GroupLimits
 from minibroker.broker.groups.group_manager import GROUP_TYPES
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.service import GroupService
-from minibroker.broker.metadata.placement import offsets_partition
+from minibroker.broker.metadata.image import offsets_partition
 from minibroker.broker.settings import Settings
 from minibroker_protocol.errors import ErrorCode
 

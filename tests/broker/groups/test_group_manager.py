@@ -19,7 +19,7 @@ from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.records import GroupEntry
 from minibroker.broker.groups.states import GroupState
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.metadata.placement import offsets_partition
+from minibroker.broker.metadata.image import offsets_partition
 from minibroker_protocol.errors import ErrorCode
 from tests.broker.groups.stored import stored_group, stored_member
 

@@ -14,7 +14,7 @@ from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.groups.state_log import OffsetsTransaction
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.metadata.placement import offsets_partition
+from minibroker.broker.metadata.image import offsets_partition
 from minibroker_protocol.control_records import EndTransactionMarker
 from minibroker_protocol.errors import ErrorCode
 

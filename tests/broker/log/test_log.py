@@ -28,12 +28,12 @@ from minibroker.broker.log.log import (
     count_expired,
 )
 from minibroker.broker.log.paths import LOG, SNAPSHOT, offset_file
+from minibroker.broker.log.producers import AbortedTransaction
 from minibroker.broker.log.segment import (
     ActiveSegment,
     SegmentExtent,
     SegmentFiles,
 )
-from minibroker.broker.log.transactions import AbortedTransaction
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.log.leader_epochs import LEADER_EPOCH_CHECKPOINT
+from minibroker.broker.log.checkpoint import LEADER_EPOCH_CHECKPOINT
 from minibroker.broker.log.log import Log
 from tests.broker.log.conftest import NOW_MS, MakeBatch, OpenLog
 

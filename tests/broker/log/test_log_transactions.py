@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
+from minibroker.broker.log.producers import AbortedTransaction
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transactions import AbortedTransaction
 from minibroker_protocol.control_records import EndTransactionMarker
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records

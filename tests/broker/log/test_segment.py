@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
+from minibroker.broker.log.producers import AbortedTransaction
 from minibroker.broker.log.segment import (
     OFFSET_ENTRY,
     RECENT_BATCHES,
@@ -33,7 +34,6 @@ from minibroker.broker.log.segment import (
     search_in_step,
     sync_files,
 )
-from minibroker.broker.log.transactions import AbortedTransaction
 from minibroker.broker.log.validation import STEP_BYTES_MAX
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import DecodeError

@@ -23,8 +23,7 @@ from minibroker.broker.metadata.controller import (
     next_producer_ids,
     unavailable_rejection,
 )
-from minibroker.broker.metadata.credentials import CredentialChange
-from minibroker.broker.metadata.delegation_tokens import find_token, plan_token
+from minibroker.broker.metadata.credentials import CredentialChange, find_token, plan_token
 from minibroker.broker.metadata.features import (
     TRANSACTION_VERSION,
     FeatureUpdate,

@@ -17,9 +17,8 @@ from minibroker.broker.metadata.quotas import (
     find,
     plan_change,
 )
-from minibroker.broker.quotas.entity import Entity
 from minibroker.broker.quotas.ledger import QuotaLedger
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import Entity, QuotaType
 from minibroker.broker.settings import Settings
 from minibroker_protocol.errors import ErrorCode
 

@@ -11,8 +11,7 @@ from minibroker.broker.log.data_directory import LoggedTopic
 from minibroker.broker.metadata import layout
 from minibroker.broker.metadata.bootstrap import ControllerStartError, FoundLogs
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.image import Image
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC
+from minibroker.broker.metadata.image import OFFSETS_TOPIC, Image
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.store.tree import Store
 from minibroker.broker.settings import Settings

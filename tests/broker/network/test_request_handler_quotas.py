@@ -11,8 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.broker.apis.partition_fetch import FetchReply
 from minibroker.broker.metadata.image import ConfigChanged, Image, apply
 from minibroker.broker.process.environment import PROCESSOR
-from minibroker.broker.quotas.entity import Tags
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import QuotaType, Tags
 from minibroker.runtime.clock import whole_ms
 from minibroker.runtime.stream import MEMORY_STREAM_BYTES_MAX, StreamClosed
 from tests.broker.network.running_handler import (

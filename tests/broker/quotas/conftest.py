@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from minibroker.broker.quotas.entity import Entity, QuotaTable
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.quotas.manager import (
     AnyLedger,
     ClientQuotaManager,
 )
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import Entity, QuotaTable, QuotaType
 from tests.broker.quotas.oracle import OracleLedger
 
 MakeLedger = Callable[[int, int], AnyLedger]

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minibroker.broker.quotas.counter import ALWAYS_MEASURED, RateAndSpan
-from minibroker.broker.quotas.entity import Tags
-from minibroker.broker.quotas.rate import Average, Cause, Rate
-from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
+from minibroker.broker.quotas.rate import ALWAYS_MEASURED, Average, Cause, Rate, RateAndSpan
+from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType, Tags
 
 KINDS = tuple(CLIENT_QUOTA_TYPES)
 REQUEST = KINDS.index(QuotaType.REQUEST)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable, Tags
 from minibroker.broker.quotas.explain import Explanation, explain
 from minibroker.broker.quotas.ledger import QuotaUsage, Sample, Usage
 from minibroker.broker.quotas.rate import Cause
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import DEFAULT, Entity, QuotaTable, QuotaType, Tags
 
 P, R, M = QuotaType.PRODUCE, QuotaType.REQUEST, QuotaType.CONTROLLER_MUTATION
 WHO = ("u v", "c")

@@ -10,8 +10,6 @@ from random import Random
 import pytest
 
 from minibroker.broker.quotas import ledger as module
-from minibroker.broker.quotas.counter import DIGEST, WORD
-from minibroker.broker.quotas.entity import Tags
 from minibroker.broker.quotas.ledger import (
     EXPIRES_MS,
     RECENT_THROTTLES_MAX,
@@ -20,7 +18,8 @@ from minibroker.broker.quotas.ledger import (
     RecentThrottle,
     RecentThrottles,
 )
-from minibroker.broker.quotas.rate import NO_CAUSE, Cause
+from minibroker.broker.quotas.rate import DIGEST, NO_CAUSE, WORD, Cause
+from minibroker.broker.quotas.types import Tags
 from tests.broker.quotas.forking import forked
 from tests.broker.quotas.oracle import OracleCounter
 

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.broker.quotas.counter import ALWAYS_MEASURED, LOCKED, CounterGroup
-from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable, Tags
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.quotas.manager import (
     EXEMPT,
@@ -30,12 +28,23 @@ from minibroker.broker.quotas.manager import (
     larger,
 )
 from minibroker.broker.quotas.rate import (
+    ALWAYS_MEASURED,
+    LOCKED,
     PROCESSES_MAX,
+    CounterGroup,
     capacity,
     deferred_limit,
     deferred_request_max,
 )
-from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
+from minibroker.broker.quotas.types import (
+    CLIENT_QUOTA_TYPES,
+    DEFAULT,
+    INT_MAX,
+    Entity,
+    QuotaTable,
+    QuotaType,
+    Tags,
+)
 from minibroker.broker.settings import NUM_NETWORK_THREADS, ConfigError, Settings
 from tests.broker.quotas.conftest import MakeLedger, table
 from tests.broker.quotas.forking import forked

@@ -53,7 +53,7 @@ def use() -> None:
         find,
         plan_change,
     )
-    from minibroker.broker.quotas.file import parse
+    from minibroker.broker.quotas.command_lines import parse
     from minibroker.broker.quotas.ledger import QuotaLedger
     from minibroker.broker.quotas.types import BY_KEY, CLIENT_QUOTA_TYPES
     from minibroker.broker.settings import Settings

@@ -22,7 +22,7 @@ from minibroker.broker.admission.rejected_connections import (
     AT_ONCE,
     STORM_S,
 )
-from minibroker.broker.admission.slots import SLOTS
+from minibroker.broker.connections.limits import SLOTS
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.definitions import (
     ACCEPTED,

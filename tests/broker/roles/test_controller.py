@@ -27,10 +27,15 @@ from minibroker.broker.log.data_directory import (
 )
 from minibroker.broker.log.errors import StorageFailed
 from minibroker.broker.metadata import layout
-from minibroker.broker.metadata.image import ConfigChanged, Image, TopicCreated, Update
+from minibroker.broker.metadata.image import (
+    OFFSETS_TOPIC,
+    ConfigChanged,
+    Image,
+    TopicCreated,
+    Update,
+)
 from minibroker.broker.metadata.layout import CONFIG_CHANGES
 from minibroker.broker.metadata.layout import CONTROLLER as CONTROLLER_PATH
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC
 from minibroker.broker.metadata.store.sqlite import SqliteStore
 from minibroker.broker.metadata.store.tree import Store, StoreError
 from minibroker.broker.metrics.conditions import ConditionKind

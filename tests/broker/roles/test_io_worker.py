@@ -19,6 +19,7 @@ from minibroker.broker.apis.group_offsets import CommitPosition, OffsetCommitPar
 from minibroker.broker.apis.partition_fetch import FetchQuery
 from minibroker.broker.groups.events import CommitRequested
 from minibroker.broker.metadata.image import (
+    OFFSETS_TOPIC,
     Image,
     PartitionRegistration,
     Topic,
@@ -27,8 +28,9 @@ from minibroker.broker.metadata.image import (
     Update,
     apply,
     apply_update,
+    offsets_partition,
+    partition_owner,
 )
-from minibroker.broker.metadata.placement import OFFSETS_TOPIC, offsets_partition, partition_owner
 from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.metrics.definitions import PURGATORY
 from minibroker.broker.process.environment import (

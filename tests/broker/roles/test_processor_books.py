@@ -20,7 +20,7 @@ from minibroker.broker.admission.acceptor_messages import (
     ProcessorConnections,
 )
 from minibroker.broker.admission.connection_events import ExceededLimit
-from minibroker.broker.admission.slots import SLOTS
+from minibroker.broker.connections.limits import SLOTS
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.request_loop import PER_TURN
 from minibroker.broker.process.messages import DetailsRequest

@@ -61,14 +61,14 @@ from minibroker.broker.settings.definitions import (
     THREAD_COUNTS,
 )
 from minibroker.broker.settings.dynamic import problems
-from minibroker.broker.settings.topics import synonyms_of
-from minibroker.broker.settings.types import (
+from minibroker.broker.settings.setting import (
     AUTHORIZERS,
     INT_MAX,
     LONG_MAX,
     BadValueError,
     HostLimit,
 )
+from minibroker.broker.settings.topics import synonyms_of
 
 # ------------------------------------------------------------------------------------- definitions
 

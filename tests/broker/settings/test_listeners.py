@@ -17,7 +17,7 @@ from minibroker.broker.settings.listeners import (
     listener_problems,
     parse_listeners,
 )
-from minibroker.broker.settings.types import BadValueError
+from minibroker.broker.settings.setting import BadValueError
 
 
 def test_listener_names_are_converted_to_upper_case() -> None:

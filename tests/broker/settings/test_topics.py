@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Settings, topics
+from minibroker.broker.settings.setting import LONG_MAX, BadValueError
 from minibroker.broker.settings.topics import TopicConfig, parse_topic_value, topic_config
-from minibroker.broker.settings.types import LONG_MAX, BadValueError
 
 
 def in_force(*pairs: str, **overrides: str) -> TopicConfig:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from minibroker.broker.telemetry.instances import ClientInstances
-from minibroker.broker.telemetry.otlp import MetricPoint
-from minibroker.broker.telemetry.subscriptions import TelemetryProperties, select
+from minibroker.broker.telemetry import ClientInstances, MetricPoint, TelemetryProperties, select
 
 NOW = 1_000_000
 POINT = MetricPoint("records.total", (("a", "b"), ("topic", "t")), 7.0)

@@ -12,9 +12,9 @@ from minibroker.broker.groups.hooks import NO_HOLD_POINTS, HoldPoints
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
+from minibroker.broker.log.producers import TransactionMarker
 from minibroker.broker.log.replica_manager import Partition
-from minibroker.broker.log.transactions import TransactionMarker
-from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC
+from minibroker.broker.metadata.image import TRANSACTION_STATE_TOPIC
 from minibroker.broker.transactions.service import (
     MarkersReply,
     TransactionEnvironment,

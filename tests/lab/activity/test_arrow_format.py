@@ -21,10 +21,9 @@ from minibroker.lab.activity.arrow_format import (
     is_batch,
     read_batch,
 )
-from minibroker.lab.activity.events import WrittenEvent
-from minibroker.lab.activity.json_format import JsonWriter
+from minibroker.lab.activity.events import JsonWriter, WrittenEvent
 from tests.lab.activity.strategies import events, requests
-from tests.lab.activity.test_json_format import REQUEST
+from tests.lab.activity.test_events import REQUEST
 
 HELD: WrittenEvent = (5, 6, ("L", 7, "::1"), "held", None, 120)
 

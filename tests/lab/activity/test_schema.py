@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from minibroker.lab.activity.schema import CHECK_FIELDS, FIELDS, ActivityKind, ActivityType
+from minibroker.broker.metadata.image import ACTIVITY_TOPIC
+from minibroker.lab.activity.schema import (
+    CHECK_FIELDS,
+    FIELDS,
+    TOPIC,
+    ActivityKind,
+    ActivityType,
+)
+
+
+def test_topic_is_the_one_that_the_broker_creates() -> None:
+    assert TOPIC == ACTIVITY_TOPIC
 
 
 def test_field_names_are_unique() -> None:

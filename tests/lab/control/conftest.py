@@ -14,12 +14,11 @@ import trio
 
 from minibroker.broker.metrics.metrics import ProcessMetrics
 from minibroker.broker.process.messages import ClockAdvanced, MetricsRequest
-from minibroker.broker.quotas.entity import CLIENT, Entity, QuotaTable
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.quotas.manager import ClientQuotaManager
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import CLIENT, Entity, QuotaTable, QuotaType
 from minibroker.broker.settings import Settings
-from minibroker.broker.telemetry.instances import ClientInstances
+from minibroker.broker.telemetry import ClientInstances
 from minibroker.lab.control.actions import ActionResult, BrokerAction, check_action
 from minibroker.lab.control.broker import ControlledBroker
 from minibroker.lab.control.clock import ClockChange

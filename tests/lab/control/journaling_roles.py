@@ -25,8 +25,7 @@ from minibroker.lab.control.journal import (
     find_entries,
 )
 from minibroker.lab.control.journal_collector import JournalCollector
-from minibroker.lab.journal.buffer import JournalBuffer
-from minibroker.lab.journal.records import note_record
+from minibroker.lab.journal.records import JournalBuffer, note_record
 from minibroker.lab.observers.attaching import listen_to_notes
 from minibroker.lab.observers.journal_files import JournalFiles
 from minibroker.lab.observers.messages import JournalRequest, JournalSwitch, KillProcess

@@ -36,7 +36,7 @@ from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.quotas.manager import ClientQuotaManager
 from minibroker.broker.settings import Settings
 from minibroker.broker.settings.dynamic import Configs
-from minibroker.broker.telemetry.instances import ClientInstances
+from minibroker.broker.telemetry import ClientInstances
 from minibroker.lab.control.broker import ControlledBroker
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.roles import RoleState, RoleStatus

@@ -40,7 +40,7 @@ from minibroker.lab.errors import ApiError, Conflict, NotFound
 from minibroker.lab.faults.actions import Advance, Error, Hold, Kill, Observe, Pause
 from minibroker.lab.faults.fault_rule import RULES_MAX, FaultHold, FaultRule, FaultView
 from minibroker.lab.faults.matching import Candidate
-from minibroker.lab.faults.store import FaultStore
+from minibroker.lab.faults.register import FaultStore
 from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched, FaultRules
 from minibroker.lab.schema import InvalidJson
 from minibroker.runtime.channel import memory_channel_pair

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from minibroker.broker.telemetry.instances import ClientInstances
+from minibroker.broker.telemetry import ClientInstances
 from minibroker.lab.control.broker import ControlledBroker
 from minibroker.lab.control.client_metrics import ClientMetricsView, list_client_metrics
 from minibroker.lab.control.operations import OPERATIONS

@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.admission.connection_events import (
     ConnectionEvent,
+    ConnectionEventLog,
     ConnectionEvents,
     ExceededLimit,
     RecentConnectionEvents,
@@ -22,7 +23,6 @@ from minibroker.broker.admission.connection_figures import (
     ListenerFigures,
 )
 from minibroker.broker.apis.unserved import SHARE_GROUPS
-from minibroker.broker.controller.connection_event_log import ConnectionEventLog
 from minibroker.broker.network.client_connection import ClientConnection, ConnectionReport
 from minibroker.broker.network.reports import (
     CLIENTS_MAX,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import trio
 
-from minibroker.broker.settings.types import HostPort, parse_host_port
+from minibroker.broker.settings.setting import HostPort, parse_host_port
 from minibroker.lab.control.http import make_app
 from minibroker.lab.control.journal_collector import journal_of_one_process
 from minibroker.lab.control.proxy import (

@@ -11,11 +11,10 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.broker.metadata.quotas import QuotaChange
-from minibroker.broker.quotas.entity import CLIENT, USER, Entity, QuotaTable
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.quotas.manager import ClientQuotaManager, Throttle
 from minibroker.broker.quotas.rate import Cause
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import CLIENT, USER, Entity, QuotaTable, QuotaType
 from minibroker.broker.settings import Settings
 from minibroker.lab.control.broker import ControlledBroker
 from minibroker.lab.control.quotas import (

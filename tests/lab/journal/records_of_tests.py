@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from minibroker.broker.process.journal_counts import JournalCounts
-from minibroker.lab.journal.buffer import JournalChunk
 from minibroker.lab.journal.records import (
     EXCHANGE_KIND,
     REQUEST_KIND,
     RESPONSE_KIND,
     UNKNOWN,
+    JournalChunk,
     PackedRecords,
     Record,
     note_record,

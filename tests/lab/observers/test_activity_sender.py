@@ -17,9 +17,8 @@ from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.network.quota_stage import QuotaChecks, RequestCost
 from minibroker.broker.process.environment import PROCESSOR, RECORDER, Environment
 from minibroker.broker.process.messages import ActivityBatch, ActivityWritten
-from minibroker.broker.quotas.entity import Bound, Tags
 from minibroker.broker.quotas.manager import Mutated, QuotaCheck
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import Bound, QuotaType, Tags
 from minibroker.broker.security.principal import Principal
 from minibroker.broker.settings import Settings
 from minibroker.lab.activity.events import UNWRITTEN_MAX, ConnectionActivity, unpack

@@ -28,8 +28,7 @@ from minibroker.broker.process.storage_watch import StorageWatch
 from minibroker.broker.settings import Settings
 from minibroker.lab.faults.actions import FailAppend, Hold, Observe
 from minibroker.lab.faults.fault_rule import ActiveRule, FaultRule
-from minibroker.lab.journal.buffer import JournalBuffer, JournalChunk
-from minibroker.lab.journal.records import NOTE_KIND, entry_of, split
+from minibroker.lab.journal.records import NOTE_KIND, JournalBuffer, JournalChunk, entry_of, split
 from minibroker.lab.observers.attaching import (
     FollowedRules,
     ObservedWorker,

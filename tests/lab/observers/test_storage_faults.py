@@ -15,7 +15,7 @@ from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.process.environment import WORKER
 from minibroker.lab.faults.actions import FailAppend, StallAppend
 from minibroker.lab.faults.fault_rule import ActiveRule, FaultRule
-from minibroker.lab.faults.store import FaultCounts
+from minibroker.lab.faults.register import FaultCounts
 from minibroker.lab.observers.messages import FaultRules
 from minibroker.lab.observers.storage_faults import StorageFaults
 from minibroker_protocol.errors import ErrorCode

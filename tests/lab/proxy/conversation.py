@@ -9,7 +9,7 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.faults.fault_rule import FaultRule
 from minibroker.lab.proxy.connection import ProxiedConnection
 from minibroker.lab.proxy.faults import ProxyFaults

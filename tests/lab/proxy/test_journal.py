@@ -7,11 +7,9 @@ import time
 import pytest
 import trio
 
-from minibroker.lab.journal.bounded import Journal
-from minibroker.lab.journal.buffer import JournalBuffer
 from minibroker.lab.journal.entries import FRAME_BYTES_MAX, JournalEntry, decoded
-from minibroker.lab.journal.merging import JournalMerger
-from minibroker.lab.journal.records import UNKNOWN
+from minibroker.lab.journal.merging import Journal, JournalMerger
+from minibroker.lab.journal.records import UNKNOWN, JournalBuffer
 from minibroker.lab.proxy.journal import JournaledProcess, throttle_time_ms
 from minibroker_protocol.messages.api_versions import ApiVersionsResponse
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

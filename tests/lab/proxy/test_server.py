@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.proxy import server as module
 from minibroker.lab.proxy.connection import ProxiedConnection
 from minibroker.lab.proxy.server import (

@@ -13,7 +13,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.security.handshakes import Pem, client_context
-from minibroker.broker.settings.types import HostPort, parse_host_port
+from minibroker.broker.settings.setting import HostPort, parse_host_port
 from minibroker.lab.proxy.exchange import UnexpectedFrame
 from minibroker.lab.proxy.streams import (
     JOINED_BYTES_MAX,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.broker.settings.types import HostPort
+from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.replay.capture import Capture, Captured, read_capture
 from minibroker.lab.replay.serving import RecordedAnswers, answer_frame, serve_capture
 from minibroker.runtime.stream import StreamClosed

@@ -14,7 +14,7 @@ from minibroker.pipeline.cluster_access import ClusterAccess
 from minibroker.pipeline.commands import watch as command
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.watch import stream
-from minibroker.pipeline.watch.alerts import Alert, Rule, State, Subject
+from minibroker.pipeline.watch.rules import Alert, Rule, State, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from minibroker.broker.quotas.file import parse
+from minibroker.broker.quotas.command_lines import parse
 from minibroker.pipeline.activity_table import scan_frame
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.report import aggregate

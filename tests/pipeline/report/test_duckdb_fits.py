@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from minibroker.broker.quotas.file import QuotaFile, parse, render
+from minibroker.broker.quotas.command_lines import QuotaFile, parse, render
 from minibroker.pipeline.activity_table import scan_frame
 from minibroker.pipeline.quota_amounts import CLIENT, USER, USER_AND_CLIENT, amount
 from minibroker.pipeline.recommend import Policy, Recommendation, observed, quota_lines, recommend

@@ -14,8 +14,16 @@ from minibroker.pipeline.activity_table import ACTIVITY
 from minibroker.pipeline.hadoop import Files
 from minibroker.pipeline.report.aggregate import in_force
 from minibroker.pipeline.watch import stream as module
-from minibroker.pipeline.watch.alerts import Alert, Rule, State
-from minibroker.pipeline.watch.rules import Checked, ClientUsage, Rules, WatchInterval, WatchLimits
+from minibroker.pipeline.watch.rules import (
+    Alert,
+    Checked,
+    ClientUsage,
+    Rule,
+    Rules,
+    State,
+    WatchInterval,
+    WatchLimits,
+)
 from minibroker.pipeline.watch.stream import (
     SkippedRecords,
     StateFiles,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
+from minibroker.broker.quotas.types import DEFAULT, Entity, QuotaTable
 from minibroker.pipeline.whatif.columns import KINDS
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay

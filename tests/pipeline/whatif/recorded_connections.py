@@ -1,7 +1,7 @@
 """A simulated broker with a connection rate, and the activity events that it would record.
 
 Owns a client's connections, and how late the broker checks them again; the decisions are those of
-``connections.rates``. Invariant: nothing here is taken from the replay.
+``connections.limits``. Invariant: nothing here is taken from the replay.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from minibroker.broker.connections.rates import ConnectionRateLimits, ConnectionRates
+from minibroker.broker.connections.limits import ConnectionRateLimits, ConnectionRates
 from minibroker.lab.activity.schema import ConnectionStep
 from tests.pipeline.whatif.activity import connection_row
 

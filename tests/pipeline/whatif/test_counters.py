@@ -135,9 +135,8 @@ def test_throttle_time_is_capped_for_tiny_bound() -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_bucket_is_that_of_the_broker(strict: bool) -> None:
-    from minibroker.broker.quotas.entity import Entity, QuotaTable
     from minibroker.broker.quotas.manager import ClientQuotaManager, MutationQuota
-    from minibroker.broker.quotas.types import QuotaType
+    from minibroker.broker.quotas.types import Entity, QuotaTable, QuotaType
     from tests.broker.quotas.oracle import OracleLedger
 
     chance, words, now_ms = random.Random(1), new_counters(1, 11), 0

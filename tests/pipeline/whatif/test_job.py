@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import DEFAULT, Entity, QuotaTable, QuotaType
 from minibroker.pipeline.activity_table import ACTIVITY, buckets_of, read_activity
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.whatif import job

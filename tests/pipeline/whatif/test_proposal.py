@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
 from minibroker.broker.quotas.manager import ClientQuotaManager
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import DEFAULT, Entity, QuotaTable, QuotaType
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.whatif.columns import KINDS, NONE, Sender
 from minibroker.pipeline.whatif.proposal import (

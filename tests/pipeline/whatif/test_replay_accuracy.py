@@ -12,8 +12,13 @@ import pyarrow as pa
 import pytest
 from trio.testing import MockClock
 
-from minibroker.broker.quotas.entity import Entity, QuotaTable
-from minibroker.broker.quotas.types import CLIENT_QUOTA_KEYS, CLIENT_QUOTA_TYPES, QuotaType
+from minibroker.broker.quotas.types import (
+    CLIENT_QUOTA_KEYS,
+    CLIENT_QUOTA_TYPES,
+    Entity,
+    QuotaTable,
+    QuotaType,
+)
 from minibroker.pipeline.decoding import OBJECT_SCHEMA
 from minibroker.pipeline.whatif import job
 from minibroker.pipeline.whatif.proposal import Counting, Proposal

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import DEFAULT, Entity, QuotaTable, QuotaType
 from minibroker.pipeline.whatif.addresses import Addresses, Arrivals
 from minibroker.pipeline.whatif.columns import Lives, Sender, new_minutes
 from minibroker.pipeline.whatif.proposal import Counting, Proposal

@@ -13,7 +13,6 @@ from itertools import count
 
 import pytest
 
-from minibroker.broker.quotas.entity import Entity, QuotaTable
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.quotas.manager import (
     FETCH,
@@ -22,7 +21,7 @@ from minibroker.broker.quotas.manager import (
     QuotaCheck,
     Throttle,
 )
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import Entity, QuotaTable, QuotaType
 from minibroker.pipeline.whatif.columns import KINDS
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from tests.pipeline.whatif import random_workload

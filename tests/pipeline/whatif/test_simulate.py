@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.broker.quotas.entity import Entity, QuotaTable
 from minibroker.broker.quotas.manager import larger
-from minibroker.broker.quotas.types import QuotaType
+from minibroker.broker.quotas.types import Entity, QuotaTable, QuotaType
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
 from tests.pipeline.whatif import oracle, random_workload

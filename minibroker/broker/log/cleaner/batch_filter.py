@@ -23,7 +23,7 @@ from itertools import repeat
 from operator import ge
 from typing import Final, NamedTuple
 
-from minibroker.broker.log.transactions import AbortedTransaction
+from minibroker.broker.log.producers import AbortedTransaction
 from minibroker_protocol.compression import Compression, decompress
 from minibroker_protocol.control_records import parse_marker
 from minibroker_protocol.errors import DecodeError

@@ -25,17 +25,17 @@ from minibroker.broker.log.cleaner.batch_filter import (
     SourceBatch,
     map_keys,
 )
-from minibroker.broker.log.cleaner.swap import CLEANED
 from minibroker.broker.log.errors import NO_SPACE_ERRNOS
 from minibroker.broker.log.paths import (
+    CLEANED,
     LOG,
     OFFSET_INDEX,
     TIME_INDEX,
     TRANSACTION_INDEX,
     offset_file,
 )
+from minibroker.broker.log.producers import AbortedTransaction, TransactionIndex
 from minibroker.broker.log.segment import OFFSET_ENTRY, OffsetIndex, TimeIndex, search_file
-from minibroker.broker.log.transactions import AbortedTransaction, TransactionIndex
 from minibroker_protocol.checksum import crc32c
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.records import (

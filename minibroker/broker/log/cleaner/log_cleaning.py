@@ -28,13 +28,21 @@ from minibroker.broker.log.cleaner.cleaning import (
     CleaningTask,
     SourceSegment,
 )
-from minibroker.broker.log.cleaner.swap import CLEANED, commit, discard, install
 from minibroker.broker.log.config import UNBOUNDED, LogConfig
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.paths import LOG, OFFSET_INDEX, TIME_INDEX, offset_file
+from minibroker.broker.log.paths import (
+    CLEANED,
+    LOG,
+    OFFSET_INDEX,
+    TIME_INDEX,
+    commit,
+    discard,
+    install,
+    offset_file,
+)
+from minibroker.broker.log.producers import AbortedTransaction
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.segment import Segment
-from minibroker.broker.log.transactions import AbortedTransaction
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 POSITION_MAX: Final = 2**31 - 1

@@ -9,7 +9,7 @@ import pytest
 from trio.testing import MockClock
 
 from minibroker.broker.apis.base import CloseConnection
-from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC
+from minibroker.broker.metadata.image import TRANSACTION_STATE_TOPIC
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker.broker.security.acl import (
     CLUSTER_NAME,

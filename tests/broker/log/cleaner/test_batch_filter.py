@@ -21,7 +21,7 @@ from minibroker.broker.log.cleaner.batch_filter import (
     read_fields,
     short_key,
 )
-from minibroker.broker.log.transactions import AbortedTransaction
+from minibroker.broker.log.producers import AbortedTransaction
 from minibroker_protocol.control_records import EndTransactionMarker, build_marker
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.records import (

@@ -18,8 +18,8 @@ from minibroker.broker.log.cleaner.cleaning import (
     SourceSegment,
     clean,
 )
+from minibroker.broker.log.producers import AbortedTransaction, TransactionIndex
 from minibroker.broker.log.segment import OFFSET_ENTRY, TIME_ENTRY
-from minibroker.broker.log.transactions import AbortedTransaction, TransactionIndex
 from minibroker_protocol.records import Record, build_batch, iter_records, parse_batch_header
 from tests.broker.log.cleaner.cleaned_partition import run
 

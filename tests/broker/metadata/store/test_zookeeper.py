@@ -21,7 +21,7 @@ from minibroker.broker.metadata.store.tree import (
 )
 from minibroker.broker.metadata.store.zookeeper import FoundNode, Tree, ZooKeeperStore, find_outcome
 from minibroker.broker.metadata.store.zookeeper_client import ZooKeeperAccess, save_session
-from minibroker.broker.settings.types import parse_connect_string
+from minibroker.broker.settings.setting import parse_connect_string
 
 NOBODY = ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 5.0, 0.2)
 

@@ -41,7 +41,7 @@ from minibroker.broker.metadata.store.zookeeper_client import (
 )
 from minibroker.broker.security.handshakes import Pem
 from minibroker.broker.settings import Settings
-from minibroker.broker.settings.types import parse_connect_string
+from minibroker.broker.settings.setting import parse_connect_string
 
 CONNECT = parse_connect_string("127.0.0.1:1")
 

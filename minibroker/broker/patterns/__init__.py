@@ -1,1 +1,0 @@
-"""Patterns that come from outside, matched in time linear in the text."""
