@@ -97,6 +97,11 @@ LATE = {
         "app",
         "Make the broker misbehave on request: errors, delays, disconnects.",
     ),
+    "security": LazyCommand(
+        "minibroker.cli.security",
+        "app",
+        "Change the certificate and the tokens of a broker started with --tls or --sasl oauth.",
+    ),
     "trace": LazyCommand(
         "minibroker.cli.trace",
         "trace",
