@@ -261,10 +261,10 @@ def issue_certificate(made: Secured, kind: CertificateKind = "valid") -> Path:
 
 def _issue(authority: trustme.CA, made: Secured, kind: CertificateKind) -> Path:
     hosts = (OTHER_HOST,) if kind == "wrong_host" else made.hosts
-    begins, ends = _VALIDITY.get(kind, (None, None))
+    first, last = _VALIDITY.get(kind, (None, None))
     try:
         leaf = authority.issue_cert(
-            *hosts, common_name="minibroker", not_before=begins, not_after=ends
+            *hosts, common_name="minibroker", not_before=first, not_after=last
         )
     except ValueError as error:
         raise InvalidSecurity(

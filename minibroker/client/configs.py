@@ -191,7 +191,7 @@ CLIENTS: Final = (*_FORMS, "franz-go")
 
 
 def _with_objects(made: Secured, library: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Replace code in the configuration of a library in Python by what it stands for."""
+    """Replace code in the configuration of a library in Python by the objects themselves."""
     if library == "kafkajs":
         raise InvalidSecurity("with OAuth, kafkajs is configured by code: minibroker client-config")
     if "ssl_context" in config:

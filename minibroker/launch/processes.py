@@ -166,7 +166,7 @@ class RoleRefusals:
 
 
 def _ignore(_: str) -> None:
-    """Do nothing with a URL that nobody needs, or a reason that is in standard error."""
+    """Do nothing: the URL is not needed, and the reason is in standard error."""
 
 
 def start(
