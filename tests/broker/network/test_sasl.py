@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import logging
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -514,3 +516,8 @@ def test_credentials_of_tokens_are_cached_up_to_a_limit(monkeypatch: pytest.Monk
     assert late.find("SCRAM-SHA-256", "a") is None
     without_key = TokenCredentials(Settings.from_sources(), lambda: image, lambda: 50)
     assert without_key.find("SCRAM-SHA-256", "a") is None
+
+
+def test_library_of_signed_tokens_is_imported_only_for_them() -> None:
+    code = "import sys, minibroker.broker.network.sasl; assert 'jwt' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
