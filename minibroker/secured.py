@@ -1,26 +1,43 @@
-"""TLS and SASL in one line: a certificate authority, certificates and a user, for a test broker.
+"""TLS and SASL in one line: a certificate authority, certificates, a user and a token issuer.
 
-Owns the files, the settings of the broker, and the configurations of clients in each library's own
-names. It must never start a broker nor connect to one. Invariant: the files of a folder are made
-once and fit together; keys and passwords are readable by their owner only, and no settings contain
-a password but by a reference to a file.
+Owns the files of a test broker and its settings for them. It must never start a broker nor connect
+to one. Invariant: the files of a folder are made once and fit together, and a certificate that
+lacks a name of the broker is renewed by the same authority; keys and passwords are readable by
+their owner only, and no settings contain a password but by a reference to a file.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-import os
 import secrets
-import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
+
+from minibroker.token_issuer import (
+    AUDIENCE,
+    JWKS,
+    NoTokenLibrary,
+    TokenIssuer,
+    write_private,
+)
+
+if TYPE_CHECKING:
+    import trustme
 
 Tls: TypeAlias = Literal["none", "server", "mutual"]
 
-MECHANISMS: Final = {"plain": "PLAIN", "scram-sha-256": "SCRAM-SHA-256"} | {
-    "scram-sha-512": "SCRAM-SHA-512"
+CertificateKind = Literal["valid", "expired", "not_yet_valid", "wrong_host", "untrusted"]
+
+OAUTH: Final = "OAUTHBEARER"
+MECHANISMS: Final = {
+    "plain": "PLAIN",
+    "scram-sha-256": "SCRAM-SHA-256",
+    "scram-sha-512": "SCRAM-SHA-512",
+    "oauth": OAUTH,
 }
 """Mechanisms by the names that options have."""
 
@@ -32,16 +49,25 @@ MISSING: Final = (
     "TLS needs the package trustme, which creates certificates: pip install 'minibroker[tls]'"
 )
 
+OTHER_HOST: Final = "another.invalid"
+"""The only name in a certificate for another host."""
+
+_EVERYWHERE: Final = ("", "*", "0.0.0.0", "::")  # noqa: S104 - to be left out
+"""Hosts of listeners that are no names of the broker."""
+
 _AUTHORITY: Final = "ca.pem"
+_AUTHORITY_KEY: Final = "ca-key.pem"
 _SERVER: Final = "server.pem"
 _CLIENT: Final = "client.pem"
 _PROPERTIES: Final = "client.properties"
 _KEPT: Final = "secured.json"
 _PASSWORD: Final = "secret.properties"  # noqa: S105 - a file name
 _JAAS: Final = "jaas"
-_ROOT_MODULE: Final = "org.apache.kafka.common.security"
 _DIRECTORY_MODE: Final = 0o700
-_FILE_MODE: Final = 0o600
+_VALIDITY: Final = {
+    "expired": (datetime(2000, 1, 1, tzinfo=UTC), datetime(2001, 1, 1, tzinfo=UTC)),
+    "not_yet_valid": (datetime(2900, 1, 1, tzinfo=UTC), datetime(2901, 1, 1, tzinfo=UTC)),
+}
 
 
 class InvalidSecurity(ValueError):
@@ -55,6 +81,10 @@ class Secured(NamedTuple):
     tls: Tls
     mechanism: str | None
     user: str = USER
+    hosts: tuple[str, ...] = ()
+    """Names and addresses in the server's certificate."""
+    issuer: str = ""
+    """The URL of the token issuer, which is known when the broker runs."""
 
     @property
     def protocol(self) -> str:
@@ -92,12 +122,20 @@ class Secured(NamedTuple):
                 "ssl.keystore.location": str(self.folder / _SERVER),
                 "ssl.truststore.location": self.authority,
                 "ssl.client.auth": "required" if self.tls == "mutual" else "none",
+                # Certificates that are presented on request name other hosts.
+                "ssl.allow.dn.changes": "true",
+                "ssl.allow.san.changes": "true",
             }
         if self.mechanism is not None:
             name = f"listener.name.{self.protocol.lower()}.{self.mechanism.lower()}"
             found["sasl.enabled.mechanisms"] = self.mechanism
-            found[f"{name}.sasl.jaas.config"] = f"${{file:{self.folder / _PASSWORD}:{_JAAS}}}"
-        return found
+            if self.mechanism == OAUTH:
+                jwks = (self.folder / JWKS).absolute().as_uri()
+                found[f"{name}.sasl.oauthbearer.jwks.endpoint.url"] = jwks
+                found[f"{name}.sasl.oauthbearer.expected.audience"] = AUDIENCE
+            else:
+                found[f"{name}.sasl.jaas.config"] = f"${{file:{self.folder / _PASSWORD}:{_JAAS}}}"
+        return {**found, "control.security.dir": str(self.folder)} if found else {}
 
 
 def secured(folder: Path, *, tls: object = False, sasl: str | None = None) -> Secured:
@@ -109,12 +147,13 @@ def secured(folder: Path, *, tls: object = False, sasl: str | None = None) -> Se
         raise InvalidSecurity(f"tls must be true, false or 'mutual', not {tls!r}")
     mechanism = None if sasl is None else MECHANISMS.get(sasl.lower())
     if sasl is not None and mechanism is None:
-        raise InvalidSecurity(f"there is no mechanism {sasl!r}{_advice(sasl, MECHANISMS)}")
+        raise InvalidSecurity(f"there is no mechanism {sasl!r}{advice(sasl, MECHANISMS)}")
     kind: Tls = "mutual" if tls == "mutual" else ("server" if tls else "none")
     return Secured(folder, kind, mechanism)
 
 
-def _advice(given: str, known: Iterable[str]) -> str:
+def advice(given: str, known: Iterable[str]) -> str:
+    """Return a hint for a name that is not known."""
     names = list(known)
     similar = difflib.get_close_matches(given.lower(), names, n=1)
     return f"; did you mean {similar[0]!r}?" if similar else f"; known are {', '.join(names)}"
@@ -123,54 +162,125 @@ def _advice(given: str, known: Iterable[str]) -> str:
 # Files --------------------------------------------------------------------------------------------
 
 
-def write_files(made: Secured, hosts: Iterable[str] = ()) -> None:
+def hosts_of(listeners: Iterable[str]) -> list[str]:
+    """Return the hosts in a list of listeners, such as ``SSL://kafka:9093``."""
+    # A scheme with an underscore is none for urlsplit.
+    hosts = (urlsplit(each.partition(":")[2]).hostname or "" for each in listeners)
+    return [host for host in hosts if host not in _EVERYWHERE]
+
+
+def write_files(made: Secured, hosts: Iterable[str] = ()) -> Secured:
     """Write the files that are missing in the folder; ``hosts`` are further names of the broker.
 
-    Raises `InvalidSecurity` without the package that makes certificates, and ``OSError``.
+    Raises `InvalidSecurity` without a package that makes certificates or tokens, and ``OSError``.
     """
     made.folder.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     if made.mechanism is not None:
         _write_password(made)
-    if made.tls != "none" and not (made.folder / _AUTHORITY).exists():
-        _write_certificates(made, hosts)
-    java = _java(made, "")
-    del java["bootstrap.servers"]
-    lines = "".join(f"{name}={value}\n" for name, value in java.items())
-    _write(made.folder / _PROPERTIES, lines.encode())
-    kept = {"tls": made.tls, "mechanism": made.mechanism, "user": made.user}
-    _write(made.folder / _KEPT, json.dumps(kept).encode())
+    if made.mechanism == OAUTH:
+        try:
+            TokenIssuer(made.folder).create()
+        except NoTokenLibrary as error:
+            raise InvalidSecurity(str(error)) from None
+    known = _read_kept(made.folder).hosts if (made.folder / _KEPT).exists() else ()
+    made = made._replace(hosts=known)
+    if made.tls != "none":
+        made = made._replace(hosts=tuple(dict.fromkeys((*HOSTS, *known, *hosts))))
+        _write_certificates(made, is_renewed=made.hosts != known)
+    keep(made)
+    return made
+
+
+def keep(made: Secured) -> None:
+    """Write what `read_files` returns."""
+    kept = {name: value for name, value in made._asdict().items() if name != "folder"}
+    write_private(made.folder / _KEPT, json.dumps(kept).encode())
 
 
 def read_files(folder: Path) -> Secured:
     """Return what `write_files` has written. Raises `InvalidSecurity`."""
     try:
-        return Secured(folder, **json.loads((folder / _KEPT).read_text()))
+        return _read_kept(folder)
     except (OSError, ValueError, TypeError) as error:
         raise InvalidSecurity(
             f"{folder}: no broker was started with --tls or --sasl and this folder ({error})"
         ) from None
 
 
+def _read_kept(folder: Path) -> Secured:
+    kept = json.loads((folder / _KEPT).read_text())
+    return Secured(folder, **{**kept, "hosts": tuple(kept.get("hosts", ()))})
+
+
 def _write_password(made: Secured) -> None:
     password = made.password if (made.folder / _PASSWORD).exists() else secrets.token_urlsafe(18)
-    module = _module(str(made.mechanism))
+    module = login_module(str(made.mechanism))
     line = f'{module} required username="{made.user}" password="{password}"'
-    _write(made.folder / _PASSWORD, f'{_JAAS}={line} user_{made.user}="{password}";\n'.encode())
+    content = f'{_JAAS}={line} user_{made.user}="{password}";\n'
+    write_private(made.folder / _PASSWORD, content.encode())
 
 
-def _write_certificates(made: Secured, hosts: Iterable[str]) -> None:
-    try:
-        import trustme
-    except ModuleNotFoundError:
-        raise InvalidSecurity(MISSING) from None
+# Certificates -------------------------------------------------------------------------------------
+
+
+def _write_certificates(made: Secured, *, is_renewed: bool) -> None:
+    has_authority = (made.folder / _AUTHORITY).exists()
+    if has_authority and not is_renewed:
+        return
+    _trustme()
+    import trustme
+
+    if has_authority and (made.folder / _AUTHORITY_KEY).exists():
+        issue_certificate(made)
+        return
     authority = trustme.CA(organization_name="minibroker")
-    server = authority.issue_cert(*dict.fromkeys((*HOSTS, *hosts)))
     # Java rejects a certificate without alternative names.
     client = authority.issue_cert(f"{made.user}.localhost", common_name=made.user)
     chain = b"".join(each.bytes() for each in client.cert_chain_pems)
-    _write(made.folder / _SERVER, server.private_key_and_cert_chain_pem.bytes())
-    _write(made.folder / _CLIENT, _for_java(client.private_key_pem.bytes()) + chain)
-    _write(made.folder / _AUTHORITY, authority.cert_pem.bytes())  # Last: now all are there.
+    write_private(made.folder / _CLIENT, _for_java(client.private_key_pem.bytes()) + chain)
+    write_private(made.folder / _AUTHORITY_KEY, authority.private_key_pem.bytes())
+    _issue(authority, made, "valid")
+    write_private(made.folder / _AUTHORITY, authority.cert_pem.bytes())  # Last: now all are there.
+
+
+def issue_certificate(made: Secured, kind: CertificateKind = "valid") -> Path:
+    """Write a new key and certificate of the server, and return their file.
+
+    Raises `InvalidSecurity`.
+    """
+    _trustme()
+    import trustme
+
+    if kind == "untrusted":
+        authority = trustme.CA(organization_name="another authority")
+    else:
+        files = (made.folder / _AUTHORITY, made.folder / _AUTHORITY_KEY)
+        authority = trustme.CA.from_pem(*(file.read_bytes() for file in files))
+    return _issue(authority, made, kind)
+
+
+def _issue(authority: trustme.CA, made: Secured, kind: CertificateKind) -> Path:
+    hosts = (OTHER_HOST,) if kind == "wrong_host" else made.hosts
+    first, last = _VALIDITY.get(kind, (None, None))
+    try:
+        leaf = authority.issue_cert(
+            *hosts, common_name="minibroker", not_before=first, not_after=last
+        )
+    except ValueError as error:
+        raise InvalidSecurity(
+            f"no certificate can name one of {', '.join(hosts)}: {error}"
+        ) from None
+    path = made.folder / (_SERVER if kind == "valid" else f"server-{kind.replace('_', '-')}.pem")
+    write_private(path, leaf.private_key_and_cert_chain_pem.bytes())
+    return path
+
+
+def _trustme() -> None:
+    """Raise `InvalidSecurity` without the package that makes certificates."""
+    try:
+        import trustme  # noqa: F401
+    except ModuleNotFoundError:
+        raise InvalidSecurity(MISSING) from None
 
 
 def _for_java(key: bytes) -> bytes:
@@ -184,112 +294,7 @@ def _for_java(key: bytes) -> bytes:
     )
 
 
-def _write(path: Path, content: bytes) -> None:
-    new = path.with_suffix(".new")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE), "wb") as file:
-        file.write(content)
-    os.replace(new, path)
-
-
-def _module(mechanism: str) -> str:
-    kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
-    return f"{_ROOT_MODULE}.{kind}LoginModule"
-
-
-# Clients ------------------------------------------------------------------------------------------
-
-
-def client_config(made: Secured, library: str, bootstrap_servers: str) -> dict[str, Any]:
-    """The configuration of a client in the names of its library. Raises `InvalidSecurity`."""
-    form = _CLIENTS.get(library.lower())
-    if form is None:
-        raise InvalidSecurity(f"there is no client {library!r}{_advice(library, _CLIENTS)}")
-    return form(made, bootstrap_servers)
-
-
-def _librdkafka(made: Secured, servers: str) -> dict[str, Any]:
-    config = {"bootstrap.servers": servers, "security.protocol": made.protocol.lower()}
-    if made.tls != "none":
-        config["ssl.ca.location"] = made.authority
-    if made.tls == "mutual":
-        config["ssl.certificate.location"] = config["ssl.key.location"] = made.certificate
-    if made.mechanism is not None:
-        config |= {"sasl.mechanism": made.mechanism, "sasl.username": made.user}
-        config["sasl.password"] = made.password
-    return config
-
-
-def _kafka_python(made: Secured, servers: str) -> dict[str, Any]:
-    config: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": made.protocol}
-    if made.tls != "none":
-        config["ssl_cafile"] = made.authority
-    if made.tls == "mutual":
-        config["ssl_certfile"] = config["ssl_keyfile"] = made.certificate
-    return config | _python_sasl(made)
-
-
-def _aiokafka(made: Secured, servers: str) -> dict[str, Any]:
-    config: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": made.protocol}
-    if made.tls != "none":
-        context = config["ssl_context"] = ssl.create_default_context(cafile=made.authority)
-        if made.tls == "mutual":
-            context.load_cert_chain(made.certificate)
-    return config | _python_sasl(made)
-
-
-def _python_sasl(made: Secured) -> dict[str, Any]:
-    if made.mechanism is None:
-        return {}
-    return {
-        "sasl_mechanism": made.mechanism,
-        "sasl_plain_username": made.user,
-        "sasl_plain_password": made.password,
-    }
-
-
-def _java(made: Secured, servers: str) -> dict[str, Any]:
-    config = {"bootstrap.servers": servers, "security.protocol": made.protocol}
-    if made.tls != "none":
-        config |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": made.authority}
-    if made.tls == "mutual":
-        config |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": made.certificate}
-    if made.mechanism is not None:
-        login = f'username="{made.user}" password="{made.password}"'
-        config["sasl.mechanism"] = made.mechanism
-        config["sasl.jaas.config"] = f"{_module(made.mechanism)} required {login};"
-    return config
-
-
-def _kafkajs(made: Secured, servers: str) -> dict[str, Any]:
-    config: dict[str, Any] = {"brokers": servers.split(",")}
-    if made.tls != "none":
-        ca = config["ssl"] = {"ca": [Path(made.authority).read_text()]}
-        if made.tls == "mutual":
-            ca["key"] = ca["cert"] = [Path(made.certificate).read_text()]
-    if made.mechanism is not None:
-        name = made.mechanism.lower()
-        config["sasl"] = {"mechanism": name, "username": made.user, "password": made.password}
-    return config
-
-
-_CLIENTS: Final[Mapping[str, Callable[[Secured, str], dict[str, Any]]]] = {
-    "confluent-kafka": _librdkafka,
-    "librdkafka": _librdkafka,
-    "kafka-python": _kafka_python,
-    "aiokafka": _aiokafka,
-    "java": _java,
-    "kafkajs": _kafkajs,
-}
-CLIENTS: Final = tuple(_CLIENTS)
-
-
-def config_text(made: Secured, library: str, bootstrap_servers: str) -> str:
-    """The configuration of a client as text: properties, or JSON where the library has objects.
-
-    Raises `InvalidSecurity`.
-    """
-    config = client_config(made, library, bootstrap_servers)
-    config.pop("ssl_context", None)
-    if library.lower() in ("java", "librdkafka", "confluent-kafka"):
-        return "\n".join(f"{name}={value}" for name, value in config.items())
-    return json.dumps(config, indent=2)
+def login_module(mechanism: str) -> str:
+    """Return Java's class for a mechanism."""
+    kind = {"PLAIN": "plain.Plain", OAUTH: "oauthbearer.OAuthBearer"}.get(mechanism, "scram.Scram")
+    return f"org.apache.kafka.common.security.{kind}LoginModule"

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import ssl
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from minibroker.broker.security.client_properties import read_client_properties, tls_context
+from minibroker.broker.network.sasl import token_rules
+from minibroker.broker.security.certificates import identity
 from minibroker.broker.settings import Settings
+from minibroker.client.configs import (
+    client_config,
+    keep_client_properties,
+)
 from minibroker.secured import (
-    CLIENTS,
+    CertificateKind,
     InvalidSecurity,
     Secured,
     Tls,
-    client_config,
-    config_text,
+    hosts_of,
+    issue_certificate,
     read_files,
     secured,
     write_files,
@@ -33,7 +39,8 @@ PROTOCOLS = {
 
 def written(folder: Path, tls: object = True, sasl: str | None = "scram-sha-512") -> Secured:
     made = secured(folder / "secrets", tls=tls, sasl=sasl)
-    write_files(made)
+    made = write_files(made)
+    keep_client_properties(made)
     return made
 
 
@@ -73,34 +80,6 @@ def test_settings_contain_no_password(tmp_path: Path) -> None:
     assert made.password not in json.dumps(made.settings())
 
 
-@pytest.mark.parametrize("library", CLIENTS)
-@pytest.mark.parametrize("tls", [True, "mutual"])
-def test_every_client_gets_server_authority_and_password(
-    tmp_path: Path, library: str, tls: object
-) -> None:
-    made = written(tmp_path, tls)
-    config = client_config(made, library.upper(), "localhost:1,localhost:2")
-    shown = str(config).replace("\\n", "\n")
-    for wanted in ("localhost:1", "localhost:2", made.password, "test"):
-        assert wanted in shown
-    is_text = library == "kafkajs"
-    authority = Path(made.authority).read_text() if is_text else made.authority
-    key = Path(made.certificate).read_text() if is_text else made.certificate
-    if library == "aiokafka":
-        assert config["ssl_context"].verify_mode == ssl.CERT_REQUIRED
-    else:
-        assert authority in shown
-        assert (key in shown) == (tls == "mutual")
-    assert made.password in config_text(made, library, "localhost:1")
-
-
-def test_properties_are_read_by_the_commands(tmp_path: Path) -> None:
-    made = written(tmp_path, "mutual")
-    read = read_client_properties(made.properties)
-    assert (read.protocol, read.mechanism) == ("SASL_SSL", "SCRAM-SHA-512")
-    assert tls_context(read).get_ca_certs()
-
-
 @pytest.mark.parametrize(
     ("tls", "sasl", "message"),
     [
@@ -127,3 +106,86 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InvalidSecurity, match=r"pip install 'minibroker\[tls\]'"):
         written(tmp_path)
     written(tmp_path / "other", tls=False)
+
+
+# Hosts and certificates ---------------------------------------------------------------------------
+
+
+def names_of(file: Path) -> set[str]:
+    return set(identity(file.read_text()).names)
+
+
+def test_certificate_is_renewed_by_its_authority_for_another_host(tmp_path: Path) -> None:
+    before = written(tmp_path)
+    authority = Path(before.authority).read_bytes()
+    client = Path(before.certificate).read_bytes()
+    server = before.folder / "server.pem"
+    assert names_of(server) == {"DNS:localhost", "IP:127.0.0.1", "IP:::1"}
+    after = write_files(before, ["kafka", "10.0.0.9"])
+    assert names_of(server) >= {"DNS:kafka", "IP:10.0.0.9", "DNS:localhost"}
+    assert Path(after.authority).read_bytes() == authority
+    assert Path(after.certificate).read_bytes() == client
+    renewed = server.read_bytes()
+    assert write_files(before, ["kafka"]) == after
+    assert server.read_bytes() == renewed
+
+
+def test_host_that_no_certificate_can_name_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSecurity, match=r"no certificate can name one of .*a_b"):
+        write_files(secured(tmp_path / "new", tls=True), ["a_b"])
+
+
+def test_hosts_of_listeners_are_those_of_the_broker() -> None:
+    listeners = ["SASL_SSL://kafka:9093", "SSL://[::1]:0", "SSL://0.0.0.0:1", "SSL://:2", "X://*:1"]
+    assert hosts_of([*listeners, ""]) == ["kafka", "::1"]
+
+
+def handshake(made: Secured, server: Path, host: str) -> None:
+    """A handshake in memory of a client with a server that has a key and certificate."""
+    there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    there.load_cert_chain(server)
+    here = ssl.create_default_context(cafile=made.authority)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = here.wrap_bio(to_client, to_server, server_hostname=host)
+    peer = there.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(2):
+        for side in (client, peer):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+
+
+CERTIFICATES = {
+    "expired": "certificate has expired",
+    "not_yet_valid": "certificate is not yet valid",
+    "wrong_host": "certificate is not valid for 'localhost'",
+    "untrusted": "unable to get local issuer certificate",
+}
+
+
+@pytest.mark.parametrize("kind", CERTIFICATES)
+def test_wrong_certificate_is_rejected_for_its_reason(
+    tmp_path: Path, kind: CertificateKind
+) -> None:
+    made = written(tmp_path)
+    handshake(made, made.folder / "server.pem", "localhost")
+    wrong = issue_certificate(made, kind)
+    with pytest.raises(ssl.SSLCertVerificationError, match=CERTIFICATES[kind]):
+        handshake(made, wrong, "localhost")
+    assert issue_certificate(made) == made.folder / "server.pem"
+    handshake(made, made.folder / "server.pem", "localhost")
+
+
+# OAuth --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def oauth(tmp_path: Path) -> Secured:
+    return written(tmp_path, "mutual", "oauth")._replace(issuer="http://there:1/v1/oauth")
+
+
+def test_broker_expects_tokens_of_the_issuer(oauth: Secured) -> None:
+    pairs = ["listeners=SASL_SSL://127.0.0.1:0"]
+    pairs += [f"{name}={value}" for name, value in oauth.settings().items()]
+    settings = Settings.from_sources(pairs=pairs)
+    _, rules = token_rules(settings, "SASL_SSL")
+    assert (rules.signed, rules.audience) == (True, frozenset({"kafka"}))

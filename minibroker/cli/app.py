@@ -103,6 +103,11 @@ LATE = {
     "clock": LazyCommand(
         "minibroker.cli.clock", "app", "Show, advance, freeze and speed up the broker's clock."
     ),
+    "security": LazyCommand(
+        "minibroker.cli.security",
+        "app",
+        "Change the certificate and the tokens of a broker started with --tls or --sasl oauth.",
+    ),
     "trace": LazyCommand(
         "minibroker.cli.trace",
         "trace",

@@ -13,8 +13,9 @@ import click
 
 from minibroker.cli.commands import Command, examples
 from minibroker.cli.output import InvalidUsage, emit
+from minibroker.client.configs import CLIENTS, config_text
 from minibroker.ready import DEFAULT_BOOTSTRAP
-from minibroker.secured import CLIENTS, InvalidSecurity, config_text, read_files
+from minibroker.secured import InvalidSecurity, read_files
 
 DIRECTORY: Final = Path(click.get_app_dir("minibroker")) / "security"
 
@@ -31,6 +32,7 @@ EXAMPLES = examples(
     "minibroker client-config",
     "minibroker client-config --for java > client.properties",
     "minibroker client-config --for kafkajs -b localhost:9094",
+    "minibroker client-config --for franz-go > kafka.go",
 )
 
 
@@ -54,6 +56,6 @@ EXAMPLES = examples(
 def client_config_command(library: str, servers: str, security_dir: Path) -> None:
     """Print the configuration of a client for a broker started with --tls or --sasl."""
     try:
-        emit(config_text(read_files(security_dir), library, servers))
+        emit(config_text(read_files(security_dir.absolute()), library, servers))
     except InvalidSecurity as error:
         raise InvalidUsage(str(error)) from None

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -39,9 +39,6 @@ and is removed at the end. Stop it with Ctrl-C.""",
 )
 
 JSON = "--json"
-
-EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - to be left out
-"""Hosts of listeners that are no names of the broker."""
 
 
 class StartCommand(Command):
@@ -124,7 +121,8 @@ def _errors_printed(as_json: bool) -> Iterator[None]:
 @click.option(
     "--sasl",
     metavar="MECHANISM",
-    help="Authenticate clients: plain, scram-sha-256 or scram-sha-512; a user is created.",
+    help="Authenticate clients: plain, scram-sha-256, scram-sha-512 or oauth; a user is created, "
+    "for oauth with an issuer of tokens at the control API.",
 )
 @security_dir_option
 @click.option(
@@ -184,19 +182,15 @@ def start(
         control=control,
         seeded={} if seeded is None else seeded.pop("settings"),
     )
+    made = _name_hosts(made, settings)
     if recover_topics_from_logs and settings.data_dir is None:
         raise InvalidUsage("--recover-topics-from-logs: requires --data-dir")
     # Imported modules live as long as the process; garbage collection need not scan them.
     gc.disable()
     from minibroker import launch
-    from minibroker.runtime.supervisor import Exit
 
     gc.freeze()
     gc.enable()
-
-    def print_failure(message: str) -> None:
-        if json:
-            emit(error_as_json(message, Exit.FAILED))
 
     status = launch.start(
         settings,
@@ -205,9 +199,17 @@ def start(
         seed=seeded,
         parent_pid=parent_pid,
         client_properties="" if made is None else made.properties,
-        on_failed_start=print_failure,
+        on_control=partial(_keep_for_clients, made),
+        on_failed_start=partial(_print_failure, json),
     )
     raise click.exceptions.Exit(status)
+
+
+def _print_failure(as_json: bool, message: str) -> None:
+    if as_json:
+        from minibroker.runtime.supervisor import Exit
+
+        emit(error_as_json(message, Exit.FAILED))
 
 
 def secure(folder: Path, tls: object, sasl: str | None, listeners: Sequence[str]) -> Secured:
@@ -215,24 +217,50 @@ def secure(folder: Path, tls: object, sasl: str | None, listeners: Sequence[str]
 
     Raises `InvalidUsage`, also if a listener has another security protocol.
     """
-    from minibroker.secured import InvalidSecurity, secured, write_files
+    from minibroker.secured import InvalidSecurity, hosts_of, secured
 
     try:
-        made = secured(folder, tls=tls, sasl=sasl)
+        made = secured(folder.absolute(), tls=tls, sasl=sasl)
         for listener in listeners:
             if not listener.upper().startswith(f"{made.protocol}://"):
                 raise InvalidSecurity(
                     f"--listener {listener}: with these options it must be {made.protocol}://…"
                 )
-        # A scheme with an underscore is none for urlsplit.
-        hosts = (urlsplit(each.partition(":")[2]).hostname or "" for each in listeners)
-        write_files(made, [host for host in hosts if host not in EVERYWHERE])
+    except InvalidSecurity as error:
+        raise InvalidUsage(str(error)) from None
+    return _create_files(made, hosts_of(listeners))
+
+
+def _name_hosts(made: Secured | None, settings: Settings) -> Secured | None:
+    """Let the certificate name all hosts: listeners may be in a file or the environment, too."""
+    if made is None:
+        return None
+    from minibroker.broker.settings import ADVERTISED_LISTENERS
+    from minibroker.secured import hosts_of
+
+    listeners = [*settings.client_listeners, *(settings[ADVERTISED_LISTENERS] or ())]
+    return _create_files(made, hosts_of(map(str, listeners)))
+
+
+def _keep_for_clients(made: Secured | None, control_url: str) -> None:
+    """Write the configuration of clients, which may need the URL of the token issuer."""
+    if made is not None:
+        from minibroker.client.configs import keep_client_properties
+        from minibroker.token_issuer import issuer_url
+
+        keep_client_properties(made._replace(issuer=issuer_url(control_url)))
+
+
+def _create_files(made: Secured, hosts: Iterable[str]) -> Secured:
+    from minibroker.secured import InvalidSecurity, write_files
+
+    try:
+        return write_files(made, hosts)
     except InvalidSecurity as error:
         raise InvalidUsage(str(error)) from None
     except OSError as error:
-        text = f"--security-dir {folder}: {error.strerror}; choose another folder"
+        text = f"--security-dir {made.folder}: {error.strerror}; choose another folder"
         raise InvalidUsage(text) from None
-    return made
 
 
 def _read_seed(path: Path) -> dict[str, Any]:

@@ -153,7 +153,8 @@ class KafkaClient:
             if create:
                 retriable.add(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if not codes & retriable or time.monotonic() > deadline:
-                check(f"topic {name}", next(iter(codes - {0}), 0))
+                code = next(iter(codes - {0}), 0)
+                check(f"topic {name}", code, _explanation(name, code))
                 topic.partitions.sort(key=lambda item: item.partition_index)
                 return topic
             time.sleep(RETRY_BACKOFF_S)
@@ -214,3 +215,13 @@ class KafkaClient:
         connection = BrokerConnection(address, self._security, self._timeout_s)
         self._connections[address] = connection
         return connection
+
+
+def _explanation(name: str, code: int) -> str | None:
+    """Return why a topic was rejected; metadata contains codes only."""
+    if code != ErrorCode.INVALID_TOPIC_EXCEPTION:
+        return None
+    # Imported late because most topics exist.
+    from minibroker.broker.metadata.topics import name_problem
+
+    return name_problem(name)

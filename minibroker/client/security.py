@@ -3,8 +3,8 @@
 Owns each mechanism's exchange (PLAIN, OAUTHBEARER, SCRAM) as a generator that yields the client's
 messages and receives the server's. It must never open a socket, and leaves the validation of the
 file to `client_properties`. Invariant: a SCRAM exchange ends only after the server's signature has
-been verified; everything that a `ClientSecurity` needs is read when it is created, except the token
-file, which is read again for each authentication. Kafka's counterparts are ``SaslConfigs``,
+been verified; everything that a `ClientSecurity` needs is read when it is created, except the
+token, which is read or fetched for each authentication. Kafka's counterparts are ``SaslConfigs``,
 ``ScramSaslClient`` and ``OAuthBearerSaslClient``; RFC 4616, 5802 and 7628.
 """
 
@@ -25,6 +25,8 @@ from typing import Final, TypeAlias
 
 from minibroker.broker.security.client_properties import (
     CLAIM,
+    CLIENT_ID,
+    CLIENT_SECRET,
     LIFETIME,
     TOKEN_URL,
     ClientProperties,
@@ -43,6 +45,7 @@ from minibroker.broker.security.scram import (
 from minibroker.broker.settings.settings import ConfigError, SettingEntry
 from minibroker.client.connection import ClientSecurity
 from minibroker.client.errors import InvalidClientConfig, ServerNotVerified
+from minibroker.client.tokens import ClientCredentials, TokenNotFetched, fetch_token
 
 SaslExchange: TypeAlias = Generator[bytes, bytes, None]
 
@@ -141,6 +144,11 @@ def _exchange(client: ClientProperties, mechanism: str) -> Callable[[], SaslExch
     options = dict(client.jaas.options)
     if client.token_file is not None:
         return partial(_from_file, client.given[TOKEN_URL], client.token_file)
+    if client.token_endpoint is not None:
+        scope = options.get("scope", "")
+        secret = options[CLIENT_SECRET]
+        asked = ClientCredentials(client.token_endpoint, options[CLIENT_ID], secret, scope)
+        return partial(_from_issuer, client.given[TOKEN_URL], asked)
     if mechanism == OAUTHBEARER:
         claims = {
             name.removeprefix(CLAIM): value
@@ -161,3 +169,11 @@ def _from_file(entry: SettingEntry, file: Path) -> SaslExchange:
         return oauthbearer(file.read_text(encoding="ascii").strip())
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidClientConfig(f"{entry.where}: {TOKEN_URL} can't be read: {error}") from None
+
+
+def _from_issuer(entry: SettingEntry, credentials: ClientCredentials) -> SaslExchange:
+    """Start an exchange with a new token of an issuer."""
+    try:
+        return oauthbearer(fetch_token(credentials))
+    except TokenNotFetched as error:
+        raise InvalidClientConfig(f"{entry.where}: {TOKEN_URL}: {error}") from None

@@ -48,6 +48,7 @@ from minibroker.broker.settings.definitions import (
     AUTHORIZER_CLASS_NAME,
     BROKER_ID,
     CONTROL_LISTENER,
+    CONTROL_SECURITY_DIR,
     CONTROL_TOKEN,
     LOG_DIRS,
     NODE_ID,
@@ -55,6 +56,7 @@ from minibroker.broker.settings.definitions import (
     NUM_NETWORK_THREADS,
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
+    SASL_OAUTHBEARER_EXPECTED_ISSUER,
     ZOOKEEPER_CONNECT,
 )
 from minibroker.broker.settings.listeners import advertised_endpoints, has_tls
@@ -164,7 +166,7 @@ class RoleRefusals:
 
 
 def _ignore(_: str) -> None:
-    """Do nothing with the reason: it is in standard error."""
+    """Do nothing: the URL is not needed, and the reason is in standard error."""
 
 
 def start(
@@ -175,6 +177,7 @@ def start(
     seed: Mapping[str, Any] | None = None,
     parent_pid: int | None = None,
     client_properties: str = "",
+    on_control: Callable[[str], None] = _ignore,
     on_failed_start: Callable[[str], None] = _ignore,
 ) -> int:
     """Run a broker until it is stopped; returns its exit status (``supervisor.Exit``).
@@ -183,7 +186,8 @@ def start(
     ``on_failed_start`` with the same. ``seed`` is created before that.
     ``rebuild_topics`` rebuilds the topics of a lost config store
     from their logs. With ``parent_pid`` the broker also stops when that parent has ended.
-    ``client_properties`` is a file that clients need, which is printed.
+    ``client_properties`` is a file that clients need, which is printed; ``on_control`` is called
+    before that with the URL of the control API, without its token.
     """
     try:
         raise_descriptor_limit()
@@ -203,6 +207,7 @@ def start(
                     json_ready=json_ready,
                     parent_pid=parent_pid,
                     client_properties=client_properties,
+                    on_control=on_control,
                     on_failed_start=on_failed_start,
                 )
             finally:
@@ -231,19 +236,9 @@ def _share(
     advertised = settings[ADVERTISED_LISTENERS]
     endpoints = advertised_endpoints(listeners, advertised or (), ports, socket.gethostname())
     directories.lock.describe(f"minibroker on {_addresses(endpoints)}")
-    # Clients that read the broker's configs learn the address of its control API, and where its
-    # data is.
-    control_address = HostPort(host, control.getsockname()[1])
     clock = SharedClock()
     return Shared(
-        settings=settings.with_actual_values(
-            {
-                BROKER_ID.name: settings[NODE_ID],
-                LOG_DIRS.name: (str(directories.data_dir),),
-                CONTROL_LISTENER.name: control_address,
-                CONTROL_TOKEN.name: token_for(control, settings[CONTROL_TOKEN]),
-            }
-        ),
+        settings=settings.with_actual_values(_actual_values(settings, directories, control)),
         directories=directories,
         transport=UnixTransport(
             directories.home,
@@ -275,6 +270,28 @@ def _share(
     )
 
 
+def _actual_values(
+    settings: Settings, directories: BrokerDirectories, control: socket.socket
+) -> dict[str, object]:
+    """The values that are known when the sockets are open.
+
+    Clients that read the broker's configs learn the address of its control API, and where its data
+    is.
+    """
+    control_address = HostPort(settings[CONTROL_LISTENER].host, control.getsockname()[1])
+    values: dict[str, object] = {
+        BROKER_ID.name: settings[NODE_ID],
+        LOG_DIRS.name: (str(directories.data_dir),),
+        CONTROL_LISTENER.name: control_address,
+        CONTROL_TOKEN.name: token_for(control, settings[CONTROL_TOKEN]),
+    }
+    if settings[CONTROL_SECURITY_DIR] and not settings[SASL_OAUTHBEARER_EXPECTED_ISSUER]:
+        from minibroker.token_issuer import issuer_url  # Needed by few brokers.
+
+        values[SASL_OAUTHBEARER_EXPECTED_ISSUER.name] = issuer_url(listener_url(control))
+    return values
+
+
 def _addresses(endpoints: dict[str, tuple[str, int]]) -> str:
     return ",".join(
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints.values()
@@ -287,6 +304,7 @@ def _supervise(
     json_ready: bool,
     parent_pid: int | None,
     client_properties: str,
+    on_control: Callable[[str], None],
     on_failed_start: Callable[[str], None],
 ) -> int:
     settings = shared.settings
@@ -296,6 +314,7 @@ def _supervise(
         nonlocal was_ready
         was_ready = True
         directories = shared.directories
+        on_control(listener_url(shared.control))
         ready = Ready(
             bootstrap_servers=_addresses(shared.endpoints),
             control_url=listener_url(shared.control, settings[CONTROL_TOKEN] or ""),

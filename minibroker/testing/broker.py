@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from minibroker.seed_file import SeedSource
     from minibroker.testing.faults import FaultHandle, Faults
     from minibroker.testing.journal import RecordedJournal
+    from minibroker.testing.security import BrokerCertificates, BrokerTokens
 
 
 SEED_S: Final = 120.0
@@ -152,8 +153,8 @@ class MiniBroker(Controlled, ControlledMessages):
     ``settings`` are the broker's own, e.g. ``{"num.partitions": 3}``; see ``minibroker settings
     list``. ``persona``, e.g. ``"kafka-2.8"``, sets the setting of this name: clients meet a broker
     of that version. ``seed`` is the broker's first content, as for `seed`. ``tls=True`` or
-    "mutual", and ``sasl="scram-sha-512"``, "scram-sha-256" or "plain", secure the address of
-    clients: `client_config` has what they need. By default, ports are free ones and data is in
+    "mutual", and ``sasl="scram-sha-512"``, "scram-sha-256", "plain" or "oauth", secure the address
+    of clients: `client_config` has what they need. By default, ports are free ones and data is in
     memory. The broker ends with the context, and with this process at the latest. ``async with``
     gives an `AsyncMiniBroker`, whose methods are awaited.
     """
@@ -202,7 +203,7 @@ class MiniBroker(Controlled, ControlledMessages):
             fork_server = self._fork_server or fork_server_of_process()
             settings = self._settings
             if (self._tls or self._sasl is not None) and self._secured is None:
-                settings = {**self._secure(), **settings}
+                settings = {**self._secure(settings), **settings}
             self._lease = Lease(fork_server, settings, self._share)
 
     def start(self) -> Self:
@@ -225,14 +226,14 @@ class MiniBroker(Controlled, ControlledMessages):
                 raise
         return self
 
-    def _secure(self) -> dict[str, str]:
+    def _secure(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Make certificates and a user; return the settings for them."""
-        from minibroker.secured import secured, write_files
+        from minibroker.secured import hosts_of, secured, write_files
 
         made = secured(Path("."), tls=self._tls, sasl=self._sasl)
         made = made._replace(folder=Path(tempfile.mkdtemp(prefix="minibroker-secrets-")))
-        write_files(made)
-        self._secured = made
+        addresses = (settings.get(name, "") for name in ("listeners", "advertised.listeners"))
+        self._secured = made = write_files(made, hosts_of(",".join(addresses).split(",")))
         return {"listeners": f"{made.protocol}://127.0.0.1:0", **made.settings()}
 
     def _forget_secrets(self) -> None:
@@ -245,9 +246,12 @@ class MiniBroker(Controlled, ControlledMessages):
 
         ``library`` is "confluent-kafka", "kafka-python", "aiokafka", "java" or "kafkajs".
         """
-        from minibroker.secured import client_config, secured
+        from minibroker.client.configs import client_config
+        from minibroker.secured import secured
+        from minibroker.token_issuer import issuer_url
 
         made = self._secured or secured(Path("."))
+        made = made._replace(issuer=issuer_url(self.control_url))
         return client_config(made, library, self.bootstrap_servers)
 
     def stop(self) -> None:
@@ -275,6 +279,22 @@ class MiniBroker(Controlled, ControlledMessages):
         return int(str(self._ready_value("pid")))
 
     # --------------------------------------------------------------------------------- calls
+
+    @property
+    def certificates(self) -> BrokerCertificates:
+        """The certificate that clients see: ``broker.certificates.present("expired")``."""
+        from minibroker.testing.security import BrokerCertificates
+
+        self._refuse_if_guarded("certificates")
+        return BrokerCertificates(self.control)
+
+    @property
+    def tokens(self) -> BrokerTokens:
+        """The token issuer: ``broker.tokens.issue("expired")``, ``broker.tokens.rotate_keys()``."""
+        from minibroker.testing.security import BrokerTokens
+
+        self._refuse_if_guarded("tokens")
+        return BrokerTokens(self.control)
 
     def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None
@@ -431,6 +451,16 @@ class AsyncMiniBroker:
         return self._broker.client_config(library)
 
     @property
+    def certificates(self) -> AsyncCertificates:
+        """The certificate that clients see."""
+        return AsyncCertificates(self._broker.certificates)
+
+    @property
+    def tokens(self) -> AsyncTokens:
+        """The token issuer."""
+        return AsyncTokens(self._broker.tokens)
+
+    @property
     def faults(self) -> AsyncFaults:
         """Rules that make the broker misbehave."""
         return AsyncFaults(self._broker.faults)
@@ -453,6 +483,24 @@ class AsyncControl:
         self.get = _awaited(control.get)
         self.post = _awaited(control.post)
         self.delete = _awaited(control.delete)
+
+
+class AsyncCertificates:
+    """The calls of `BrokerCertificates`, to be awaited."""
+
+    def __init__(self, certificates: BrokerCertificates) -> None:
+        self.present = _awaited(certificates.present)
+        self.renew = _awaited(certificates.renew)
+
+
+class AsyncTokens:
+    """The calls of `BrokerTokens`, to be awaited."""
+
+    def __init__(self, tokens: BrokerTokens) -> None:
+        self.issuer = _awaited(tokens.issuer)
+        self.issue = _awaited(tokens.issue)
+        self.create = _awaited(tokens.create)
+        self.rotate_keys = _awaited(tokens.rotate_keys)
 
 
 class AsyncJournal:

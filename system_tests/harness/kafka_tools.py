@@ -41,9 +41,11 @@ class Done(NamedTuple):
 class KafkaTools:
     """One JVM, with the present programs or those of an older line."""
 
-    def __init__(self, line: str | None = None, *, logging: str = QUIET) -> None:
+    def __init__(self, line: str | None = None, *, logging: str = QUIET, option: str = "") -> None:
+        """``option`` is a further one of the JVM."""
         jvm = short_jvm() if line is None else SHORT
-        command = [*jvm, MEMORY, logging, "-cp", kafka_tools(line), "Tools"]
+        options = [MEMORY, logging, *([option] if option else [])]
+        command = [*jvm, *options, "-cp", kafka_tools(line), "Tools"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )

@@ -121,6 +121,17 @@ async def test_unknown_topic_raises_at_once(fake_broker: Any) -> None:
         await in_thread(lambda: client.topic("cats"))
 
 
+async def test_invalid_topic_name_is_explained(fake_broker: Any) -> None:
+    invalid = metadata(fake_broker, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    fake_broker.answers[ApiKey.METADATA] = lambda _: invalid
+    reason = "INVALID_TOPIC_EXCEPTION: it has characters other than ASCII letters and digits"
+    with (
+        await in_thread(lambda: KafkaClient(fake_broker.address)) as client,
+        pytest.raises(BrokerError, match=f"topic bad topic: {reason}"),
+    ):
+        await in_thread(lambda: client.topic("bad topic"))
+
+
 @pytest.mark.parametrize("newest", [2, 6])
 async def test_coordinator_is_found_in_old_and_new_versions(fake_broker: Any, newest: int) -> None:
     codes = [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NONE]

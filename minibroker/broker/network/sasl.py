@@ -8,6 +8,7 @@ before authentication no other API reads a byte, and no log line contains a secr
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +19,7 @@ from minibroker.broker.apis.base import Context
 from minibroker.broker.apis.registry import serving
 from minibroker.broker.metadata.credentials import find_token, shapes
 from minibroker.broker.metadata.image import EMPTY, USER, Image
+from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.quotas.types import sanitize
 from minibroker.broker.security.authentication import (
     Authentication,
@@ -28,6 +30,7 @@ from minibroker.broker.security.authentication import (
 from minibroker.broker.security.delegation_token import token_credential
 from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN, Mechanism, Plain
 from minibroker.broker.security.oauth import (
+    Claims,
     OAuthBearer,
     TokenRules,
     UnusableKeys,
@@ -325,19 +328,56 @@ def token_rules(settings: Settings, listener: str) -> tuple[Verifier, TokenRules
             issuer,
             audience,
         )
-    from pathlib import Path
-
-    try:
-        verify = verifier(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, UnusableKeys) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        text = f"{SASL_OAUTHBEARER_JWKS_ENDPOINT_URL.name}=file://{path}: {why}"
-        raise ConfigError([text]) from None
+    verify = JwksFile(path).verify
     skew_ms = at(SASL_OAUTHBEARER_CLOCK_SKEW_SECONDS) * 1000
     name_claim = at(SASL_OAUTHBEARER_SUB_CLAIM_NAME)
     return verify, TokenRules(
         name_claim, skew_ms=skew_ms, issuer=issuer, audience=audience, signed=True
     )
+
+
+class JwksFile:
+    """The keys of a file, which are read again when the issuer has changed them.
+
+    Kafka reads a file once, and the keys of an issuer's URL again, as this class does.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Read the keys. Raises ``ConfigError``."""
+        self._path = path
+        self._state = self._current_state()
+        self._verify = self._read()
+        self._log = EventLog("network")
+
+    def verify(self, token: str) -> Claims:
+        """Return the claims of a token. Raises ``BadToken``."""
+        state = self._current_state()
+        if state and state != self._state:
+            self._state = state
+            try:
+                self._verify = self._read()
+                self._log.info("the keys of tokens are read again", file=self._path)
+            except ConfigError as error:
+                text = "the keys of tokens can't be read; the old ones stay in use"
+                self._log.warning(text, reason="; ".join(error.problems))
+        return self._verify(token)
+
+    def _current_state(self) -> tuple[int, ...]:
+        """What changes when the file is replaced; empty if it does not exist."""
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return ()
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _read(self) -> Verifier:
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                return verifier(file.read())
+        except (OSError, UnicodeDecodeError, UnusableKeys) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            text = f"{SASL_OAUTHBEARER_JWKS_ENDPOINT_URL.name}=file://{self._path}: {why}"
+            raise ConfigError([text]) from None
 
 
 def _as_response(

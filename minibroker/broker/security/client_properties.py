@@ -54,6 +54,8 @@ CHECKED_PREFIXES: Final = ("security.", "ssl.", "sasl.")
 """Prefixes of names in which an unknown setting is an error; other settings are ignored."""
 
 CLAIM: Final = "unsecuredLoginStringClaim_"
+CLIENT_ID: Final = "clientId"
+CLIENT_SECRET: Final = "clientSecret"  # noqa: S105 - a name
 LIFETIME: Final = "unsecuredLoginLifetimeSeconds"
 
 
@@ -86,7 +88,14 @@ class ClientProperties:
         """File with OAUTHBEARER tokens, which is read for each authentication."""
         if self.mechanism != OAUTHBEARER or TOKEN_URL not in self.given:
             return None
-        return Path(unquote(urlsplit(self.given[TOKEN_URL].value).path))
+        place = urlsplit(self.given[TOKEN_URL].value)
+        return Path(unquote(place.path)) if place.scheme == "file" else None
+
+    @property
+    def token_endpoint(self) -> str | None:
+        """URL of an issuer's endpoint that gives OAUTHBEARER tokens."""
+        is_used = self.mechanism == OAUTHBEARER and self.token_file is None
+        return self.given[TOKEN_URL].value if is_used and TOKEN_URL in self.given else None
 
 
 def read_tls_properties(file: str) -> ClientProperties:
@@ -202,9 +211,12 @@ def _checked_jaas(mechanism: str, given: Mapping[str, SettingEntry]) -> JaasEntr
 def _check_token(given: Mapping[str, SettingEntry], options: Mapping[str, str]) -> None:
     if TOKEN_URL in given:
         place = urlsplit(given[TOKEN_URL].value)
-        if place.scheme != "file" or place.netloc:
+        has_secret = CLIENT_ID in options and CLIENT_SECRET in options
+        is_endpoint = place.scheme in ("http", "https") and has_secret
+        if not is_endpoint and (place.scheme != "file" or place.netloc):
             text = f"{given[TOKEN_URL].where}: {TOKEN_URL} must be a file with the token, "
-            raise ConfigError([text + "file:/FOLDER/TOKEN; fetching tokens is not supported"])
+            text += f"file:/FOLDER/TOKEN, or the URL of an issuer, for which {JAAS} has "
+            raise ConfigError([f'{text}{CLIENT_ID}="NAME" {CLIENT_SECRET}="SECRET"'])
         return
     where = f"{given[JAAS].where}: "
     if f"{CLAIM}sub" not in options:

@@ -76,6 +76,10 @@ def explain_tls_failure(failure: OSError, address: str, prefix: str = "") -> str
             f"its certificate is not trusted ({failure.verify_message}); "
             f"check {prefix}ssl.truststore.location"
         )
-    is_reported = isinstance(failure, ssl.SSLError)
-    reason = failure if is_reported else f"the TLS handshake failed ({failure})"
+    reason = f"the TLS handshake failed ({failure})"
+    if isinstance(failure, ssl.SSLError):
+        openssl = str(getattr(failure, "reason", None) or failure).lower().replace("_", " ")
+        if "alert" in openssl:
+            return f"the server rejected the handshake: {openssl}; check {prefix}ssl.* settings"
+        reason = f"the server does not speak TLS: {openssl}"
     return f"{reason}; check that the port in {address} is that of a TLS listener"

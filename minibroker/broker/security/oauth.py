@@ -12,9 +12,7 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
-
-import jwt
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from minibroker.broker.security.mechanism import (
     AuthenticatedUser,
@@ -22,6 +20,9 @@ from minibroker.broker.security.mechanism import (
     AuthenticationStep,
     text_of,
 )
+
+if TYPE_CHECKING:
+    import jwt
 
 Claims = Mapping[str, Any]
 

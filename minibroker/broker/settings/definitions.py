@@ -131,6 +131,10 @@ CONTROL_TOKEN = Setting("control.token", _TOKEN, None,
     default_text="auto: none on loopback, otherwise one that is created at each start",
     doc="The token for the HTTP control API, which `minibroker start` prints as part of its URL. "
     "If it is empty, everyone who can connect may use the API. Not a Kafka setting.")
+CONTROL_SECURITY_DIR = Setting("control.security.dir", _OPTIONAL_STRING, None, default_text="none",
+    doc="The folder of certificates, passwords and token keys that `start --tls` and `--sasl` have "
+    "created. With it, the control API issues tokens and changes the certificate on request. Not a "
+    "Kafka setting.")
 LOG_DIRS = Setting("log.dirs", LIST, (),
     default_text="a temporary directory, removed when the broker stops",
     doc="The directory of the logs and the config store. Only one directory is supported.")
@@ -593,8 +597,8 @@ CONNECTIONS_MAX_REAUTH_MS = Setting("connections.max.reauth.ms", LONG, 0, at_lea
 SASL_OAUTHBEARER_JWKS_ENDPOINT_URL = Setting("sasl.oauthbearer.jwks.endpoint.url",
     optional(FILE_URL), None, per_listener=True, per_mechanism=True,
     default_text="none: unsigned tokens are accepted; use this only in tests",
-    doc="A JWKS file with the public keys for verifying tokens. Requires `pip install "
-    "minibroker[oauth]`.")
+    doc="A JWKS file with the public keys for verifying tokens, which is read again when it has "
+    "changed. Requires `pip install minibroker[oauth]`.")
 SASL_OAUTHBEARER_EXPECTED_AUDIENCE = Setting("sasl.oauthbearer.expected.audience", LIST, (),
     per_listener=True, per_mechanism=True,
     doc="The audiences (`aud`) of which a token must have one. If empty, signed tokens with an "

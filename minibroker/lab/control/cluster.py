@@ -129,7 +129,7 @@ _STATES: Final[dict[RoleState, ProcessState]] = {
 CLUSTER_OPERATIONS: Final = Operations()
 
 
-@CLUSTER_OPERATIONS.add("GET", "/v1/health")
+@CLUSTER_OPERATIONS.add("GET", "/v1/health", public=True)
 async def get_health(broker: ControlledBroker) -> Health | Answer:
     """Return the health of the broker; 503 until all processes that clients need are running."""
     health = await broker_health(broker)

@@ -16,7 +16,7 @@ from functools import partial
 from hmac import compare_digest
 from ipaddress import ip_address
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -37,13 +37,10 @@ from minibroker.lab.control.operation import (
     Text,
 )
 from minibroker.lab.errors import ApiError, error_json, json_bytes
-from minibroker.lab.schema import Fault, InvalidJson, parse
+from minibroker.lab.schema import Fault, InvalidJson, parse, record_fields
 
 SIMILARITY_MIN: Final = 0.6
 """Least similarity of a path that is suggested."""
-
-HEALTH_PATH: Final = "/v1/health"
-"""The only resource that needs no token."""
 
 SHOWN_PATH_MAX: Final = 200
 """Characters of an unknown path that are repeated in the answer."""
@@ -61,7 +58,10 @@ def make_app(context: ApiContext, allowed_hosts: Iterable[str] = (), token: str 
         routes=[_route(context, operation) for operation in context.operations],
         middleware=[
             Middleware(
-                _Guard, allowed_hosts=frozenset(map(str.lower, allowed_hosts)), token=token.encode()
+                _Guard,
+                allowed_hosts=frozenset(map(str.lower, allowed_hosts)),
+                token=token.encode(),
+                public=frozenset(each.path for each in context.operations if each.public),
             )
         ],
         exception_handlers={
@@ -81,9 +81,12 @@ def _route(context: ApiContext, operation: ApiOperation) -> Route:
     async def endpoint(request: Request) -> Response:
         arguments: list[object] = list(request.path_params.values())
         if operation.body is not None:
-            arguments.append(
-                parse(operation.body, await _read_json(request, operation.body_max_bytes))
-            )
+            read = _read_form if operation.form else _read_json
+            body = await read(request, operation.body_max_bytes)
+            if operation.form:  # As OAuth says, unknown fields are ignored.
+                fields = record_fields(operation.body)
+                body = {name: value for name, value in body.items() if name in fields}
+            arguments.append(parse(operation.body, body))
         if operation.query is not None:
             arguments.append(parse(operation.query, dict(request.query_params)))
         answer = await operation.run(context, *arguments)
@@ -107,7 +110,7 @@ def _route(context: ApiContext, operation: ApiOperation) -> Route:
     return Route(path, endpoint, methods=[operation.method], name=operation.name)
 
 
-async def _read_json(request: Request, bytes_max: int) -> Any:
+async def _read_body(request: Request, bytes_max: int) -> bytes:
     body = bytearray()
     # A generator left half-way is only closed by the garbage collector, which trio forbids.
     async with aclosing(request.stream()) as chunks:
@@ -115,6 +118,21 @@ async def _read_json(request: Request, bytes_max: int) -> Any:
             body += chunk
             if len(body) > bytes_max:
                 raise HTTPException(413, f"the body has more than {bytes_max} bytes")
+    return bytes(body)
+
+
+async def _read_form(request: Request, bytes_max: int) -> dict[str, str]:
+    """The fields of a form, with the client's id and secret of the scheme Basic (RFC 6749, 2.3)."""
+    body = await _read_body(request, bytes_max)
+    fields = dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+    name, _, password = _basic_credentials(request.headers.get("authorization", "")).partition(":")
+    if name:
+        fields |= {"client_id": unquote_plus(name), "client_secret": unquote_plus(password)}
+    return fields
+
+
+async def _read_json(request: Request, bytes_max: int) -> Any:
+    body = await _read_body(request, bytes_max)
     if not body:
         raise InvalidJson([Fault("(body)", "is empty; a JSON object is needed")])
     try:
@@ -228,14 +246,17 @@ class _Guard:
     An unknown name in ``Host`` is DNS rebinding: a page whose name was made to point here. A
     foreign ``Origin`` on a changing request is a form sent by another page. ``Sec-Fetch-Site``
     says the same of every request of a browser, also of one without ``Origin``; from another site,
-    only a link may lead here, not a frame. Health needs no token, so that probes of containers
-    work.
+    only a link may lead here, not a frame. The paths in ``public`` need no token: health, so that
+    probes of containers work, and the token issuer, which OAuth clients use.
     """
 
-    def __init__(self, app: ASGIApp, allowed_hosts: frozenset[str], token: bytes) -> None:
+    def __init__(
+        self, app: ASGIApp, allowed_hosts: frozenset[str], token: bytes, public: frozenset[str]
+    ) -> None:
         self._app = app
         self._allowed_hosts = allowed_hosts
         self._token = token
+        self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -262,7 +283,7 @@ class _Guard:
         ):
             hint = "Send it without a Sec-Fetch-Site header, as tools other than browsers do."
             return _error(403, "FOREIGN_ORIGIN", _FOREIGN_PAGE, hint)
-        if self._token and path != HEALTH_PATH:
+        if self._token and path not in self._public:
             given = _token_of(headers.get("authorization", ""))
             if not compare_digest(given, self._token):
                 hint = "Use the URL that `minibroker start` printed, or the header Authorization."
@@ -286,12 +307,18 @@ def _token_of(authorization: str) -> bytes:
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return value.strip().encode()
+    return _basic_credentials(authorization).partition(":")[2].encode()
+
+
+def _basic_credentials(authorization: str) -> str:
+    """``name:password`` of the scheme Basic; empty for other schemes."""
+    scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
-        return b""
+        return ""
     try:
-        return b64decode(value, validate=True).partition(b":")[2]
+        return b64decode(value, validate=True).decode()
     except ValueError:
-        return b""
+        return ""
 
 
 def _host_name(host: str) -> str:

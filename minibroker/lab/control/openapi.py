@@ -79,7 +79,8 @@ def _describe(operation: ApiOperation) -> dict[str, Any]:
         content: dict[str, Any] = {"schema": json_schema(operation.body)}
         if operation.example is not None:
             content["example"] = dict(operation.example)
-        described["requestBody"] = {"required": True, "content": {"application/json": content}}
+        media_type = "application/x-www-form-urlencoded" if operation.form else "application/json"
+        described["requestBody"] = {"required": True, "content": {media_type: content}}
     return described
 
 

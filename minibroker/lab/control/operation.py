@@ -66,7 +66,9 @@ class ApiOperation(NamedTuple):
     body if ``body`` is a record, or what follows the path's ``?`` if ``query`` is one, of texts.
     Its name is the operation's id in the OpenAPI description, and its docstring the summary.
     ``answer`` is a record, a media type, or None for no content. ``errors`` are the statuses that
-    reject a request, beyond those of every operation.
+    reject a request, beyond those of every operation. The body of a ``form`` is that of an HTML
+    form, with a name and password of HTTP's Basic scheme as client_id and client_secret. A
+    ``public`` operation needs no token.
     """
 
     method: str
@@ -79,6 +81,8 @@ class ApiOperation(NamedTuple):
     errors: Mapping[int, str] = {}
     example: Mapping[str, Any] | None = None
     body_max_bytes: int = BODY_MAX_BYTES
+    form: bool = False
+    public: bool = False
 
     @property
     def name(self) -> str:
@@ -122,6 +126,8 @@ class Operations(list[ApiOperation]):
         errors: Mapping[int, str] = {},
         example: Mapping[str, Any] | None = None,
         body_max_bytes: int = BODY_MAX_BYTES,
+        form: bool = False,
+        public: bool = False,
     ) -> Callable[[RunT], RunT]:
         """Declare a function as an operation, as in ``ApiOperation``.
 
@@ -145,6 +151,8 @@ class Operations(list[ApiOperation]):
                 errors=errors,
                 example=example,
                 body_max_bytes=body_max_bytes,
+                form=form,
+                public=public,
             )
             self.append(operation)
             return run

@@ -23,6 +23,7 @@ from minibroker.lab.control.namespaces import NAMESPACE_OPERATIONS
 from minibroker.lab.control.operation import ApiOperation
 from minibroker.lab.control.quotas import QUOTA_OPERATIONS
 from minibroker.lab.control.records import RECORD_OPERATIONS
+from minibroker.lab.control.security import SECURITY_OPERATIONS
 from minibroker.lab.control.seed import SEED_OPERATIONS
 from minibroker.lab.control.snapshots import SNAPSHOT_OPERATIONS
 from minibroker.lab.control.topics import TOPIC_OPERATIONS
@@ -41,6 +42,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     *CLOCK_OPERATIONS,
     *FAULT_OPERATIONS,
     *ACTION_OPERATIONS,
+    *SECURITY_OPERATIONS,
     *SNAPSHOT_OPERATIONS,
     *SEED_OPERATIONS,
     *JOURNAL_OPERATIONS,

@@ -63,7 +63,7 @@ class ControlledProxy:
 _HEALTH_OPERATIONS: Final = Operations()
 
 
-@_HEALTH_OPERATIONS.add("GET", "/v1/health")
+@_HEALTH_OPERATIONS.add("GET", "/v1/health", public=True)
 async def get_health(proxy: ControlledProxy) -> Health:
     """Return the health of the broker; 503 until all processes that clients need are running."""
     return Health(

@@ -43,8 +43,9 @@ selects another one. A browser shows [the console](../guides/console.md) there;
 - By default the API listens on loopback only, and has no authentication. If `control.listener` is
   another address, requests need a token: `control.token`, or one that is created at each start.
   `control_url` contains it; curl and browsers send it from there, other programs as
-  `Authorization: Bearer TOKEN`. `GET /v1/health` needs none. With an empty `control.token`,
-  everyone who can connect may do everything.
+  `Authorization: Bearer TOKEN`. `GET /v1/health` and the token issuer, `/v1/oauth/…`, need none
+  where OAuth clients use them. With an empty `control.token`, everyone who can connect may do
+  everything.
 - Requests are rejected whose `Host` isn't an IP address, `localhost` or a name of the broker, and
   those that web pages of other sites send (`Origin`, `Sec-Fetch-Site`), except for links.
 
@@ -82,7 +83,8 @@ def _operations() -> Iterator[str]:
     for operation in OPERATIONS:
         if operation.example is not None:
             yield ""
-            yield f"Example of a body for `{operation.method} {operation.path}`:"
+            form = ", sent as a form" if operation.form else ""
+            yield f"Example of a body for `{operation.method} {operation.path}`{form}:"
             yield ""
             yield f"    {json.dumps(operation.example)}"
 

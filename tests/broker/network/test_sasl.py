@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import logging
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,14 @@ from minibroker.broker.metadata.image import DELEGATION_TOKEN, Image
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network import sasl
 from minibroker.broker.network.authenticator import SASL_S
-from minibroker.broker.network.sasl import ALLOWED, TokenCredentials, token_rules
+from minibroker.broker.network.sasl import ALLOWED, JwksFile, TokenCredentials, token_rules
 from minibroker.broker.security.delegation_token import (
     TokenLifetimes,
     encode_token,
     issue,
     token_credential,
 )
+from minibroker.broker.security.oauth import BadToken
 from minibroker.broker.security.principal import Principal
 from minibroker.broker.security.scram import salted
 from minibroker.broker.settings import ConfigError, Settings
@@ -43,7 +46,7 @@ from minibroker_protocol.messages.sasl_handshake import SaslHandshakeRequest
 from minibroker_protocol.registry import ApiKey
 from tests.broker.network.certificates import client_context
 from tests.broker.network.secured import HELLO, SecuredBroker, secured
-from tests.broker.security.test_oauth import KEY, jwk, jwks
+from tests.broker.security.test_oauth import KEY, OTHER, jwk, jwks, signed
 from tests.broker.security.tokens import ScramClient, bearer, plain, unsigned
 from tests.simulation.client import SimulatedClient, frame
 
@@ -382,6 +385,21 @@ def test_token_rules_follow_kafka_s_settings(tmp_path: Path) -> None:
         rules(f'{line} unsecuredValidatorAllowableClockSkewMs="x";')
 
 
+def test_changed_keys_of_tokens_are_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_text(jwks(jwk(OTHER, "old")))
+    keys = JwksFile(str(file))
+    with pytest.raises(BadToken, match="unknown key"):
+        keys.verify(signed())
+    file.with_suffix(".new").write_text(jwks(jwk(KEY)))
+    file.with_suffix(".new").replace(file)
+    assert keys.verify(signed())["sub"]
+    file.write_text("{}")  # An unusable or missing file changes nothing.
+    assert keys.verify(signed())["sub"]
+    file.unlink()
+    assert keys.verify(signed())["sub"]
+
+
 def test_requests_before_authentication_are_limited_to_three() -> None:
     assert set(ALLOWED) == {18, 17, 36}
 
@@ -498,3 +516,8 @@ def test_credentials_of_tokens_are_cached_up_to_a_limit(monkeypatch: pytest.Monk
     assert late.find("SCRAM-SHA-256", "a") is None
     without_key = TokenCredentials(Settings.from_sources(), lambda: image, lambda: 50)
     assert without_key.find("SCRAM-SHA-256", "a") is None
+
+
+def test_library_of_signed_tokens_is_imported_only_for_them() -> None:
+    code = "import sys, minibroker.broker.network.sasl; assert 'jwt' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

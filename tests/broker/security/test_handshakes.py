@@ -34,6 +34,25 @@ def test_non_tls_server_is_reported_as_wrong_port() -> None:
     )
 
 
+def test_plaintext_server_is_named_before_openssl_is_quoted() -> None:
+    server, client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    connection = ssl.create_default_context().wrap_bio(server, client, server_hostname="there")
+    with pytest.raises(ssl.SSLError) as raised:
+        connection.do_handshake()
+    text = explain_tls_failure(raised.value, "servers")
+    assert text.startswith("the server does not speak TLS: ")
+    assert "[SSL" not in text
+    assert "_ssl.c" not in text
+
+
+def test_rejected_handshake_does_not_suggest_another_port() -> None:
+    error = ssl.SSLError(1, "[SSL: TLSV1_ALERT_PROTOCOL_VERSION] tlsv1 alert protocol version")
+    text = explain_tls_failure(error, "servers", "x.")
+    assert text.startswith("the server rejected the handshake: ")
+    assert text.endswith("; check x.ssl.* settings")
+
+
 def test_reset_during_handshake_suggests_wrong_port() -> None:
     text = explain_tls_failure(ConnectionResetError("reset"), "servers")
     assert text == (
