@@ -63,7 +63,7 @@ from minibroker.broker.groups.events import (
 )
 from minibroker.broker.groups.group import LOG_LINE_CHARACTERS_MAX, Group, GroupLimits
 from minibroker.broker.groups.group_manager import GroupManager
-from minibroker.broker.groups.hooks import NO_HOLD_POINTS, REBALANCE, HoldPoints, OnState
+from minibroker.broker.groups.hooks import NO_HOLD_POINTS, HoldPoints, OnState
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
 from minibroker.broker.groups.state_log import OffsetsTransaction
 from minibroker.broker.groups.states import StateTransition
@@ -489,7 +489,7 @@ class GroupService:
         since = group.past_transitions[-1] if group.past_transitions else None
         next_event: Event | None = event
         group.image = self._image()
-        group.holds_rebalances = self._hold_points.may_hold(REBALANCE, group.group_id)
+        group.holds_rebalances = self._hold_points.may_hold(group.hold_point, group.group_id)
         while next_event is not None:
             decisions = group.handle(next_event, self._moment())
             next_event = None
@@ -518,13 +518,14 @@ class GroupService:
             text = decision.text[:LOG_LINE_CHARACTERS_MAX]
             _logger.info("%s", text if text.isprintable() else repr(text))
         elif isinstance(decision, HoldRebalance):
-            self._hold_points.hold(REBALANCE, group.group_id, partial(self._release, group))
+            release = partial(self._release, group, decision.member_id)
+            self._hold_points.hold(group.hold_point, group.group_id, release)
         return None
 
-    def _release(self, group: Group) -> None:
-        """Let the rebalance of a group continue that was held."""
+    def _release(self, group: Group, member_id: str) -> None:
+        """Let the rebalance of a group or member continue that was held."""
         if self._manager.groups.get(group.group_id) is group:
-            self._handle_event(group, RebalanceReleased())
+            self._handle_event(group, RebalanceReleased(member_id))
 
     # ------------------------------------------------------------------------------- time
 

@@ -13,10 +13,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from minibroker.lab.faults.actions import (
-    AFTER,
-    BEFORE,
-    MIDDLE,
-    WAITING,
     Action,
     ChangedResponse,
     Error,
@@ -35,6 +31,7 @@ from minibroker.lab.faults.error_responses import (
 from minibroker.lab.faults.fault_rule import ActiveRule
 from minibroker.lab.faults.matching import Candidate, RequestMatches, RuleMatch
 from minibroker.lab.faults.message_fields import copied, set_fields
+from minibroker.lab.faults.places import AFTER, BEFORE, MIDDLE, WAITING
 from minibroker.lab.faults.rulebook import Firing
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encoder
