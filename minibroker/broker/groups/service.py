@@ -10,6 +10,7 @@ are in an offsets log; the answer to a cancelled request is discarded. Kafka's c
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from random import Random
@@ -102,6 +103,8 @@ class GroupService:
     ) -> None:
         self.limits = limits
         self.on_state: OnState | None = None
+        self.rebalances: Counter[str] = Counter()
+        """Generations and group epochs that began here, by the type of the group."""
         self._manager = GroupManager(
             limits,
             partitions=partitions,
@@ -487,6 +490,7 @@ class GroupService:
     def _handle_event(self, group: Group, event: Event, *, reports: bool = True) -> None:
         """Pass an event to a group and carry out its decisions."""
         since = group.past_transitions[-1] if group.past_transitions else None
+        epoch = group.epoch
         next_event: Event | None = event
         group.image = self._image()
         group.holds_rebalances = self._hold_points.may_hold(group.hold_point, group.group_id)
@@ -495,6 +499,8 @@ class GroupService:
             next_event = None
             for decision in decisions:
                 next_event = self._execute(group, decision)
+        if group.epoch > epoch:
+            self.rebalances[group.type] += group.epoch - epoch
         if reports:
             report_transitions(self.on_state, group, since)
         if self._manager.timers.schedule(group.group_id, group.next_deadline):

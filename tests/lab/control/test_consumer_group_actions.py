@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
 
 from minibroker.cli.app import app
 from minibroker.testing import ControlError, MiniBroker, WaitTimedOut
@@ -366,3 +367,42 @@ def test_group_is_awaited_in_its_own_states(room: Room) -> None:
     assert found["waits_for"]
     with pytest.raises(WaitTimedOut, match="Reconciling"):
         room.broker.wait_for_group(room.name, "Stable", timeout_s=0.01)
+
+
+# Metrics and journal ------------------------------------------------------------------------------
+
+
+def metric(broker: MiniBroker, name: str, **labels: str) -> float:
+    """The sum of a metric over all processes."""
+    text = broker.control.request("GET", "/metrics").decode()
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+def test_metrics_have_groups_members_and_rebalances(room: Room) -> None:
+    of_type = {"type": "consumer"}
+    before = metric(room.broker, "minibroker_group_rebalances", **of_type)
+    members = metric(room.broker, "minibroker_group_members", **of_type)
+    stable = metric(room.broker, "minibroker_groups", state="Stable", **of_type)
+    room.member().beat()
+    assert metric(room.broker, "minibroker_groups", state="Stable", **of_type) == stable + 1
+    assert metric(room.broker, "minibroker_group_members", **of_type) == members + 1
+    room.act("rebalance")
+    assert metric(room.broker, "minibroker_group_rebalances", **of_type) == before + 2
+
+
+def test_journal_has_the_states_of_a_group(room: Room) -> None:
+    with room.broker.journal as journal:
+        members = [room.member(), room.member()]
+        for each in members:
+            each.beat()
+        states = [
+            entry["details"]["to"]
+            for entry in journal.entries(kind="state")
+            if entry["details"]["name"] == room.name and entry["details"]["what"] == "group"
+        ]
+    assert states[-2:] == ["Stable", "Reconciling"]
