@@ -163,3 +163,71 @@ def test_reset_that_cannot_be_read_has_a_reason(
 ) -> None:
     with pytest.raises(AssertionError, match=why):
         call(rules, "groups", "resetOf", {**RESET, **fields})
+
+
+NONE = "\N{EN DASH}"
+MEMBER: dict[str, Any] = {
+    "member_id": "m",
+    "group_instance_id": None,
+    "client_id": "c",
+    "client_host": "/h",
+    "assignment": [{"topic": "t", "partitions": [0, 2]}],
+    "consumer": None,
+}
+KIP_848 = {
+    "member_epoch": 4,
+    "state": "UNREVOKED_PARTITIONS",
+    "is_classic": False,
+    "target": [{"topic": "t", "partitions": [0]}],
+    "to_revoke": [{"topic": "t", "partitions": [2]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "texts"),
+    [
+        ({}, ["m", "c /h", NONE, "t 0, 2", NONE]),
+        ({"group_instance_id": "i", "assignment": []}, ["i", "c /h", NONE, "nothing", NONE]),
+        ({"consumer": KIP_848}, ["m", "c /h", "4", "t 0, 2, to revoke: t 2", "t 0"]),
+        (
+            {"consumer": {**KIP_848, "to_revoke": [], "target": []}},
+            ["m", "c /h", "4", "t 0, 2", "nothing"],
+        ),
+    ],
+)
+def test_texts_of_a_member(rules: Browser, fields: dict[str, Any], texts: list[str]) -> None:
+    assert call(rules, "groups", "memberTexts", {**MEMBER, **fields}) == texts
+
+
+def test_text_of_a_group(rules: Browser) -> None:
+    group = {"group_id": "g", "state": "Stable", "protocol": "", "coordinator": "worker-0"}
+    of_classic = {**group, "generation": 3, "assignment_epoch": None}
+    assert call(rules, "groups", "groupText", of_classic) == "g: Stable, coordinator worker-0"
+    of_consumer = {**group, "protocol": "uniform", "generation": 3, "assignment_epoch": 2}
+    expected = "g: Stable, assignor uniform, epoch 3, assignment epoch 2, coordinator worker-0"
+    assert call(rules, "groups", "groupText", of_consumer) == expected
+
+
+def test_consumer_group_is_shown_with_its_epochs_and_what_it_waits_for(
+    limited: Limited, open_page: OpenPage
+) -> None:
+    broker = limited()
+    servers = {"bootstrap.servers": broker.bootstrap_servers, "client.id": SCRIPT}
+    producer = Producer(servers)
+    producer.produce("orders", b"one")
+    assert producer.flush(PATIENCE_S) == 0
+    member = Consumer({**servers, "group.id": "modern", "group.protocol": "consumer"})
+    member.subscribe(["orders"])
+    while not member.assignment():
+        member.poll(0.1)
+    page = open_page(broker)
+    page.find("#tab-groups").click()
+    page.wait(lambda: page.count("#groups tbody tr") == 1, "the group to be listed")
+    page.find("#groups tbody button").click()
+    page.wait(lambda: "assignment epoch" in page.text("#group"), "its epochs")
+    assert "orders 0" in page.texts("#group .about table:first-of-type tbody td")[-1]
+    act = {"action": "rebalance", "group": "modern"}
+    ask(broker, "POST", "/v1/actions", act)
+    reason = "computed with the first heartbeat"
+    page.wait(lambda: reason in page.text("#group .waits"), "what it waits for")
+    member.close()

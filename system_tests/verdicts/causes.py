@@ -25,6 +25,7 @@ _REBALANCE: Final = (
     "Another member joins and leaves, and one Heartbeat each is answered with UNKNOWN_MEMBER_ID "
     "and ILLEGAL_GENERATION, as after a session that expired."
 )
+_CLASSIC: Final = "Nothing: the consumers are members of classic groups."
 _STATE: Final = (
     "One Produce is answered with OUT_OF_ORDER_SEQUENCE_NUMBER and not appended, so that the "
     "broker answers later batches of the same epoch alike."
@@ -59,6 +60,8 @@ SCENARIO_CAUSES: Final[Mapping[str, str]] = {
     "commit-while-joining": _REBALANCE,
     "heartbeats": _REBALANCE,
     "leaves-group": "Nothing: the client is closed by its application.",
+    "rejoins-after-fence": _CLASSIC,
+    "reports-assignment": _CLASSIC,
     "committed-position": (
         "The first two OffsetFetches are answered with COORDINATOR_LOAD_IN_PROGRESS, as by a "
         "coordinator that just started."

@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from minibroker.lab.errors import ApiError
-from minibroker.lab.faults.actions import FaultPoint, Hold
+from minibroker.lab.faults.actions import Hold
 from minibroker.lab.faults.fault_rule import FaultRule
+from minibroker.lab.faults.places import FaultPoint
 from minibroker.lab.schema import parse
 from tests.simulation.actors import Actor
 from tests.simulation.fair_errors import ERRORS, GROUP_ERRORS, TRANSACTION_ERRORS

@@ -24,7 +24,7 @@ from minibroker.broker.log.producers import ProducerTable, UnstableTransactions
 from minibroker.broker.transactions import service
 from minibroker.broker.transactions.manager import TransactionManager
 from minibroker.broker.transactions.service import TransactionService
-from minibroker.lab.faults.actions import AFTER, BEFORE
+from minibroker.lab.faults.places import AFTER, BEFORE
 from minibroker.lab.faults.register import FaultRegister
 from minibroker_protocol.errors import ErrorCode
 from tests.simulation.rare_paths import (

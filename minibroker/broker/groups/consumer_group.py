@@ -28,6 +28,12 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from minibroker.broker.groups.classic_group import ClassicGroup
+from minibroker.broker.groups.consumer_actions import (
+    plan_assignment,
+    plan_fence,
+    plan_rebalance,
+    plan_replacement,
+)
 from minibroker.broker.groups.consumer_change import (
     ChangeContext,
     MemberChange,
@@ -47,6 +53,7 @@ from minibroker.broker.groups.consumer_member import (
     EpochAssignment,
     MemberState,
     OwnedPartitions,
+    has_revoked,
 )
 from minibroker.broker.groups.consumer_records import (
     CONSUMER,
@@ -78,6 +85,7 @@ from minibroker.broker.groups.events import (
     GroupReplaced,
     HeartbeatReceived,
     HeartbeatResult,
+    HoldRebalance,
     JoinRequested,
     JoinResult,
     LeaveRequested,
@@ -104,6 +112,7 @@ from minibroker.broker.groups.group import (
     PendingWrite,
     WrittenGroup,
 )
+from minibroker.broker.groups.hooks import REVOKED
 from minibroker.broker.groups.membership import (
     CONSUMER_PROTOCOL_TYPE,
     decode_subscription,
@@ -137,6 +146,7 @@ class ConsumerGroup(WrittenGroup):
 
     type = CONSUMER
     takes_classic_requests = True
+    hold_point = REVOKED
 
     def __init__(
         self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
@@ -146,6 +156,10 @@ class ConsumerGroup(WrittenGroup):
         self.data = ConsumerGroupData(group_id)
         self.unwritten: tuple[GroupRecord, ...] = ()
         """Records to write before the first others, because they made this group."""
+        self.held_revocations: dict[str, OwnedPartitions] = {}
+        """What members have that have revoked the rest, while a test holds that."""
+        self._released_revocations: dict[str, OwnedPartitions] = {}
+        """The same, when no test holds it any more, until the next heartbeat of the member."""
         self._described_topics: frozenset[str] | None = None
         self._overrides: Mapping[str, str] = EMPTY
         self._times = limits.consumer.times
@@ -258,6 +272,7 @@ class ConsumerGroup(WrittenGroup):
         context = self._context()
         check_size(context, event.member_id, event.instance_id)
         change = subscribe(context, event, event.member_id or self.make_id())
+        self._hold_revocation(change, event)
         change.after = _updated(change.after, event)
         change.plan_subscription()
         bumps = change.names_changed or change.regex_resolved or change.assignor_changes
@@ -285,6 +300,31 @@ class ConsumerGroup(WrittenGroup):
             self._answer(event.waiter, result)
 
         self._persist_change(change, then)
+
+    def _hold_revocation(self, change: MemberChange, event: ConsumerHeartbeat) -> None:
+        """Leave it unseen that the member has revoked its partitions, while a test holds that."""
+        member_id = change.before.member_id
+        if event.member_epoch == JOIN_EPOCH:
+            self._forget_revocation(member_id)
+        elif member_id in self.held_revocations:
+            change.owned = None
+        elif member_id in self._released_revocations:
+            owned = self._released_revocations.pop(member_id)
+            change.owned = owned if change.owned is None else change.owned
+        elif self.holds_rebalances and has_revoked(change.before, event.owned):
+            self.held_revocations[member_id] = event.owned or ()
+            change.owned = None
+            self._decisions.append(HoldRebalance(member_id))
+
+    def _release_revocation(self, event: RebalanceReleased) -> None:
+        """Let a member go on that has revoked its partitions, with its next heartbeat."""
+        if event.member_id in self.held_revocations:
+            owned = self.held_revocations.pop(event.member_id)
+            self._released_revocations[event.member_id] = owned
+
+    def _forget_revocation(self, member_id: str) -> None:
+        self.held_revocations.pop(member_id, None)
+        self._released_revocations.pop(member_id, None)
 
     def _context(self) -> ChangeContext:
         limits = self.limits.consumer
@@ -666,9 +706,7 @@ class ConsumerGroup(WrittenGroup):
 
     def _restored(self, _event: Restored) -> None:
         for member in self.data.members.values():
-            timeout = self.times.session_timeout_ms
-            if member.classic is not None:
-                timeout = member.classic.session_timeout_ms
+            timeout = self._session_timeout_ms(member)
             self._set_deadline(Deadline.SESSION, member.member_id, timeout)
             if member.state is MemberState.UNREVOKED_PARTITIONS:
                 timeout = member.rebalance_timeout_ms
@@ -679,6 +717,37 @@ class ConsumerGroup(WrittenGroup):
         self._deadlines.clear()
         self._wake_at = None
         self._note_state(ChangeCause.REMOVED)
+
+    # -------------------------------------------------------------------------- requests of tests
+
+    def _take_action(self, event: RebalanceRequested | AssignmentPlanned | MemberFenced) -> None:
+        context = self._context()
+        replacing: ConsumerMember | None = None
+        new_id = ""
+        try:
+            if isinstance(event, RebalanceRequested):
+                action = plan_rebalance(context)
+            elif isinstance(event, AssignmentPlanned):
+                action = plan_assignment(context, event.assignment)
+            else:
+                member = self.data.member(event.member_id)
+                if member.instance_id is None:
+                    action = plan_fence(context, member)
+                else:
+                    replacing, new_id = member, f"{member.instance_id}-{self.make_id()}"
+                    action = plan_replacement(context, member, new_id)
+        except RequestRejected as rejected:
+            self._reject(rejected.error, rejected.text)
+            return
+
+        def then(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE and replacing is not None:
+                self._set_deadline(Deadline.SESSION, new_id, self._session_timeout_ms(replacing))
+            failed = error is not ErrorCode.NONE
+            self._answer(NO_WAITER, ActionTaken(error, affected=0 if failed else action.affected))
+
+        self._log(action.note)
+        self._persist(action.records, then)
 
     def _expire_member(self, event: MemberExpired) -> None:
         member = self.data.members.get(event.member_id)
@@ -691,12 +760,6 @@ class ConsumerGroup(WrittenGroup):
 
         self._remove_members([member], BY_TEST, then)
 
-    def _refuse_action(self, event: Event) -> None:
-        self._reject(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"a consumer group takes no {type(event).__name__}; `expire_member` it takes",
-        )
-
     # ------------------------------------------------------------------------- records
 
     def _apply(self, record: ConsumerGroupRecord) -> None:
@@ -706,6 +769,7 @@ class ConsumerGroup(WrittenGroup):
         self.data.apply(record)
         after = self.data.members.get(name)
         if before is not None and after is None:
+            self._forget_revocation(name)
             for kind in Deadline:
                 self._deadlines.pop((kind, name), None)
         elif before is not None and after is not None:
@@ -744,6 +808,10 @@ class ConsumerGroup(WrittenGroup):
 
     # ------------------------------------------------------------------------------- time
 
+    def _session_timeout_ms(self, member: ConsumerMember) -> int:
+        classic = member.classic
+        return self.times.session_timeout_ms if classic is None else classic.session_timeout_ms
+
     def _set_deadline(self, kind: Deadline, member_id: str, after_ms: int) -> None:
         deadline = self.time.now + after_ms / 1000
         self._deadlines[kind, member_id] = deadline
@@ -776,13 +844,13 @@ class ConsumerGroup(WrittenGroup):
         LeaveRequested: _classic_leave,
         TimePassed: _nothing,
         Persisted: finish_write,
-        RebalanceReleased: _nothing,
+        RebalanceReleased: _release_revocation,
         Restored: _restored,
         Removed: _removed,
-        RebalanceRequested: _refuse_action,
-        AssignmentPlanned: _refuse_action,
+        RebalanceRequested: _take_action,
+        AssignmentPlanned: _take_action,
         MemberExpired: _expire_member,
-        MemberFenced: _refuse_action,
+        MemberFenced: _take_action,
     }
 
 

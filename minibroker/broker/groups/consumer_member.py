@@ -182,6 +182,21 @@ def _loaded(stored: Collection[CurrentTopicPartitions], member_epoch: int) -> Ep
     return found
 
 
+def has_revoked(member: ConsumerMember, owned: OwnedPartitions | None) -> bool:
+    """Whether a member reports that it no longer has what it must revoke."""
+    is_asked = member.state is MemberState.UNREVOKED_PARTITIONS
+    return is_asked and not _owns_any(owned, member.pending_revocation)
+
+
+def _owns_any(owned: OwnedPartitions | None, partitions: EpochAssignment) -> bool:
+    """Whether a member that reports these may still have one of the partitions."""
+    if owned is None:
+        return True
+    return any(
+        partition in partitions.get(topic, {}) for topic, parts in owned for partition in parts
+    )
+
+
 # Reconciliation -----------------------------------------------------------------------------------
 
 
@@ -213,21 +228,11 @@ class Reconciliation:
             if self.owned is None or self.owned:
                 raise Rejoin
             return self._next(member, self.target_epoch)
-        if member.state is MemberState.UNREVOKED_PARTITIONS and self._owns_any(
-            member.pending_revocation
+        if member.state is MemberState.UNREVOKED_PARTITIONS and _owns_any(
+            self.owned, member.pending_revocation
         ):
             return self._without_topics(member) if self.has_new_subscription else member
         return self._next(member, member.member_epoch)
-
-    def _owns_any(self, partitions: EpochAssignment) -> bool:
-        """Whether the member may still have one of the partitions."""
-        if self.owned is None:
-            return True
-        return any(
-            partition in partitions.get(topic, {})
-            for topic, owned in self.owned
-            for partition in owned
-        )
 
     def _without_topics(self, member: ConsumerMember) -> ConsumerMember:
         """Revoke the partitions of topics that the member no longer subscribes to."""
@@ -244,7 +249,7 @@ class Reconciliation:
             previous_member_epoch=member.member_epoch,
             assigned=kept,
         )
-        if not self._owns_any(pending):
+        if not _owns_any(self.owned, pending):
             return following
         state = MemberState.UNREVOKED_PARTITIONS
         return replace(following, state=state, pending_revocation=pending)
@@ -268,7 +273,7 @@ class Reconciliation:
                     added.append((topic, partition))
                 else:
                     waits = True
-        if revoked and self._owns_any(revoked):
+        if revoked and _owns_any(self.owned, revoked):
             return replace(
                 member,
                 state=MemberState.UNREVOKED_PARTITIONS,

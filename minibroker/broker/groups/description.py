@@ -100,6 +100,8 @@ class ConsumerMemberDescription(NamedTuple):
     pending_revocation: tuple[TopicPartitions, ...]
     target: tuple[TopicPartitions, ...]
     awaited: tuple[AwaitedPartition, ...]
+    is_held: bool = False
+    """Whether it has revoked what it must, and a test holds that."""
 
 
 class ConsumerGroupDescription(NamedTuple):
@@ -152,6 +154,7 @@ def describe_consumer_group(group: ConsumerGroup) -> ConsumerGroupDescription:
                     for topic, partition, owner in group.data.missing_partitions(member)
                     if topic in names
                 ),
+                is_held=member.member_id in group.held_revocations,
             )
             for member in group.data.members.values()
         ),

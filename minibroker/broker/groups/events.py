@@ -141,17 +141,20 @@ class Persisted(NamedTuple):
 
 
 class RebalanceReleased(NamedTuple):
-    """A rebalance that was held may complete."""
+    """A rebalance that was held may complete, or that of a member of a consumer group."""
+
+    member_id: str = ""
 
 
 class RebalanceRequested(NamedTuple):
-    """A test requests a rebalance."""
+    """A test requests a rebalance, or a new target for a consumer group."""
 
 
 class AssignmentPlanned(NamedTuple):
-    """A test sets the assignment of members in the next generation."""
+    """A test sets the assignment of members in the next generation, or their targets."""
 
     assignment: Mapping[str, bytes]
+    """Encoded as classic consumers do."""
 
 
 class MemberExpired(NamedTuple):
@@ -161,7 +164,7 @@ class MemberExpired(NamedTuple):
 
 
 class MemberFenced(NamedTuple):
-    """A test gives the place of a static member to another id."""
+    """A test gives the place of a static member to another id, or raises the epoch of a member."""
 
     member_id: str
 
@@ -337,7 +340,11 @@ class LogLine(NamedTuple):
 
 
 class HoldRebalance(NamedTuple):
-    """A rebalance has started that is held: pass ``RebalanceReleased`` when it may complete."""
+    """A rebalance has started that is held, or a member of a consumer group has revoked its
+    partitions: pass ``RebalanceReleased`` when it may go on.
+    """
+
+    member_id: str = ""
 
 
 Decision = GroupAnswer | Persist | GroupReplaced | LogLine | HoldRebalance

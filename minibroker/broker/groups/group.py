@@ -36,6 +36,7 @@ from minibroker.broker.groups.events import (
     Result,
     Waiter,
 )
+from minibroker.broker.groups.hooks import REBALANCE
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.states import PAST_TRANSITIONS_MAX, StateTransition
 from minibroker.broker.metadata.image import Image
@@ -201,6 +202,9 @@ class Group(ABC):
     takes_classic_requests: ClassVar[bool] = False
     """Whether members with classic requests, such as JoinGroup, may be in the group."""
 
+    hold_point: ClassVar[str] = REBALANCE
+    """Where a test can hold a rebalance of the group."""
+
     def __init__(
         self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
     ) -> None:
@@ -210,7 +214,7 @@ class Group(ABC):
         self.limits = limits
         self.make_id = make_id
         self.holds_rebalances = False
-        """Whether a rebalance that starts now is held."""
+        """Whether a rebalance that comes to the hold point now is held."""
         self.image = Image()
         """The cluster metadata at the current event."""
         self.offsets = OffsetTable()

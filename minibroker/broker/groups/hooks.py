@@ -14,6 +14,10 @@ from typing import Final, Protocol
 REBALANCE: Final = "group.preparing_rebalance"
 """A rebalance has started, and does not complete."""
 
+REVOKED: Final = "group.revoked"
+"""A member of a consumer group has reported that it has revoked its partitions, which is not taken
+into account."""
+
 PREPARED: Final = "transaction.prepared"
 """The decision about a transaction is stored, and no marker is sent."""
 

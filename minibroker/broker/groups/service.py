@@ -10,6 +10,7 @@ are in an offsets log; the answer to a cancelled request is discarded. Kafka's c
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from random import Random
@@ -63,7 +64,7 @@ from minibroker.broker.groups.events import (
 )
 from minibroker.broker.groups.group import LOG_LINE_CHARACTERS_MAX, Group, GroupLimits
 from minibroker.broker.groups.group_manager import GroupManager
-from minibroker.broker.groups.hooks import NO_HOLD_POINTS, REBALANCE, HoldPoints, OnState
+from minibroker.broker.groups.hooks import NO_HOLD_POINTS, HoldPoints, OnState
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
 from minibroker.broker.groups.state_log import OffsetsTransaction
 from minibroker.broker.groups.states import StateTransition
@@ -101,6 +102,8 @@ class GroupService:
     ) -> None:
         self.limits = limits
         self.on_state: OnState | None = None
+        self.rebalances: Counter[str] = Counter()
+        """Generations and group epochs that began here, by the type of the group."""
         self._manager = GroupManager(
             limits,
             partitions=partitions,
@@ -486,14 +489,17 @@ class GroupService:
     def _handle_event(self, group: Group, event: Event, *, reports: bool = True) -> None:
         """Pass an event to a group and carry out its decisions."""
         since = group.past_transitions[-1] if group.past_transitions else None
+        epoch = group.epoch
         next_event: Event | None = event
         group.image = self._image()
-        group.holds_rebalances = self._hold_points.may_hold(REBALANCE, group.group_id)
+        group.holds_rebalances = self._hold_points.may_hold(group.hold_point, group.group_id)
         while next_event is not None:
             decisions = group.handle(next_event, self._moment())
             next_event = None
             for decision in decisions:
                 next_event = self._execute(group, decision)
+        if group.epoch > epoch:
+            self.rebalances[group.type] += group.epoch - epoch
         if reports:
             report_transitions(self.on_state, group, since)
         if self._manager.timers.schedule(group.group_id, group.next_deadline):
@@ -517,13 +523,14 @@ class GroupService:
             text = decision.text[:LOG_LINE_CHARACTERS_MAX]
             _logger.info("%s", text if text.isprintable() else repr(text))
         elif isinstance(decision, HoldRebalance):
-            self._hold_points.hold(REBALANCE, group.group_id, partial(self._release, group))
+            release = partial(self._release, group, decision.member_id)
+            self._hold_points.hold(group.hold_point, group.group_id, release)
         return None
 
-    def _release(self, group: Group) -> None:
-        """Let the rebalance of a group continue that was held."""
+    def _release(self, group: Group, member_id: str) -> None:
+        """Let the rebalance of a group or member continue that was held."""
         if self._manager.groups.get(group.group_id) is group:
-            self._handle_event(group, RebalanceReleased())
+            self._handle_event(group, RebalanceReleased(member_id))
 
     # ------------------------------------------------------------------------------- time
 

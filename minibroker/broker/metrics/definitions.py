@@ -292,6 +292,15 @@ GROUP_LAG: Final = Metric("minibroker_group_lag", _GAUGE, ("group", "topic", "pa
     meaning="Records between the group's committed offset and the end of the log; absent if the "
     "partition's log is not shown.",
     jmx="on the consumer: kafka.consumer:type=consumer-fetch-manager-metrics: records-lag")
+GROUPS: Final = Metric("minibroker_groups", _GAUGE, ("process", "type", "state"),
+    meaning="Groups that the process coordinates.",
+    jmx="kafka.server:type=group-coordinator-metrics,name=group-count,protocol=… and "
+    "name=consumer-group-count,state=…")
+GROUP_MEMBERS: Final = Metric("minibroker_group_members", _GAUGE, ("process", "type"),
+    meaning="Members of these groups.")
+GROUP_REBALANCES: Final = Metric("minibroker_group_rebalances", _GAUGE, ("process", "type"),
+    meaning="Generations of classic groups and group epochs of others since the process started.",
+    jmx="kafka.server:type=group-coordinator-metrics,name=consumer-group-rebalance-count")
 LOG_DIR_SIZE: Final = Metric("minibroker_log_dir_size_bytes", _GAUGE, ("process", "directory"),
     meaning="Size of the logs of the process in the data directory.")
 LOG_DIR_FREE: Final = Metric("minibroker_log_dir_free_bytes", _GAUGE, ("directory",),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -42,7 +43,12 @@ from minibroker.broker.metadata.image import (
     partition_owner,
 )
 from minibroker.broker.metrics.conditions import ConditionKind
-from minibroker.broker.metrics.definitions import LOG_DIR_SIZE
+from minibroker.broker.metrics.definitions import (
+    GROUP_MEMBERS,
+    GROUP_REBALANCES,
+    GROUPS,
+    LOG_DIR_SIZE,
+)
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import CommitFigures, LogFigures, Series
 from minibroker.broker.process.environment import Environment, note_state
@@ -207,6 +213,7 @@ class _Worker:
         env.metrics.watch_logs(self._figures)
         env.metrics.watch_commits(self._commit_figures)
         env.metrics.watch_gauges(self._disk_gauges)
+        env.metrics.watch_gauges(self._group_gauges)
         env.metrics.watch_busy(env.busy_ns)
         self.services: list[Callable[[], Awaitable[None]]] = []
         """Tasks of observers that run as long as this role."""
@@ -511,6 +518,15 @@ class _Worker:
     def _commit_figures(self) -> Iterator[CommitFigures]:
         for group, topic, partition, committed in self.groups.all_offsets():
             yield CommitFigures(committed.commit_ms, group, topic, partition, committed.offset)
+
+    def _group_gauges(self) -> dict[Series, float]:
+        gauges: defaultdict[Series, float] = defaultdict(float)
+        for group in self.groups.list_groups():
+            gauges[GROUPS.name, (group.group_type, group.state)] += 1
+            gauges[GROUP_MEMBERS.name, (group.group_type,)] += group.members
+        for kind, count in self.groups.rebalances.items():
+            gauges[GROUP_REBALANCES.name, (kind,)] = count
+        return dict(gauges)
 
     def _disk_gauges(self) -> dict[Series, float]:
         size = sum(log.size for _, log in self._logs.items())

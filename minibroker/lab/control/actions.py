@@ -42,14 +42,17 @@ _Process: TypeAlias = Annotated[
 
 
 class Rebalance(NamedTuple):
-    """Lets all members of a group rejoin."""
+    """Lets all members of a group rejoin. A consumer group gets a new group epoch, in which the
+    assignor computes a target.
+    """
 
     group: _Group
 
 
 class Assign(NamedTuple):
     """Lets all members of a group rejoin; the next generation gets this assignment for the members
-    that it names, instead of the leader's.
+    that it names, instead of the leader's. In a consumer group these targets are in force, in a new
+    epoch, until members or topics change; other members keep theirs, without these partitions.
     """
 
     group: _Group
@@ -71,7 +74,9 @@ class ExpireMember(NamedTuple):
 
 class FenceMember(NamedTuple):
     """Gives the place of a static member to another id, as if a second client had its
-    `group.instance.id`: its next request gets FENCED_INSTANCE_ID.
+    `group.instance.id`: its next request gets FENCED_INSTANCE_ID. Another member of a consumer
+    group gets an epoch that it does not know: FENCED_MEMBER_EPOCH for its next heartbeat, and
+    STALE_MEMBER_EPOCH for commits and fetches of offsets until it rejoins.
     """
 
     group: _Group

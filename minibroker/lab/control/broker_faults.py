@@ -30,7 +30,7 @@ from minibroker.broker.process.environment import (
 )
 from minibroker.broker.process.messages import ClockAdvanced
 from minibroker.lab.errors import Unavailable
-from minibroker.lab.faults.actions import APPLIED, Kill, Pause
+from minibroker.lab.faults.actions import Kill, Pause
 from minibroker.lab.faults.fault_rule import (
     FaultHold,
     FaultRule,
@@ -38,6 +38,7 @@ from minibroker.lab.faults.fault_rule import (
     ServedVersions,
 )
 from minibroker.lab.faults.matching import Candidate, PointMatcher
+from minibroker.lab.faults.places import APPLIED
 from minibroker.lab.faults.register import FaultRegister, FaultStore, is_counted_by_workers
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched, FaultRules

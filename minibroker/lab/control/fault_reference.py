@@ -13,15 +13,15 @@ from typing import Any, Final
 
 from minibroker.broker.apis.registry import APIS
 from minibroker.lab.control.actions import BROKER_ACTIONS, BrokerAction
-from minibroker.lab.faults.actions import (
-    ACTIONS,
+from minibroker.lab.faults.actions import ACTIONS
+from minibroker.lab.faults.fault_rule import RULES_MAX, WHEN_FIELDS, FaultRule
+from minibroker.lab.faults.places import (
     CLIENT_FIELDS,
     CONNECTION_FIELDS,
     ENTITY_FIELDS,
     POINTS,
     REQUEST_FIELDS,
 )
-from minibroker.lab.faults.fault_rule import RULES_MAX, WHEN_FIELDS, FaultRule
 from minibroker.lab.schema import component, record_fields, summary
 from minibroker_protocol import registry
 from minibroker_protocol.entities import selectable

@@ -351,7 +351,9 @@ def _awaited_steps(group: ConsumerGroupDescription) -> Iterator[str]:
         revoked = [
             f"{each.topic}-{at}" for each in member.pending_revocation for at in each.partitions
         ]
-        if revoked:
+        if revoked and member.is_held:
+            yield f"{member.member_id} has revoked {', '.join(revoked)}, which a fault rule holds"
+        elif revoked:
             yield f"{member.member_id} has yet to revoke {', '.join(revoked)}"
         elif member.member_epoch != epoch:
             yield f"{member.member_id} has sent no heartbeat in epoch {epoch} yet"

@@ -16,10 +16,6 @@ from functools import cache, partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from minibroker.lab.faults.actions import (
-    AFTER,
-    BEFORE,
-    MIDDLE,
-    WAITING,
     Action,
     ChangedResponse,
     Error,
@@ -30,6 +26,7 @@ from minibroker.lab.faults.actions import (
 from minibroker.lab.faults.fault_rule import ActiveRule
 from minibroker.lab.faults.matching import Candidate, RequestMatches, RuleMatch
 from minibroker.lab.faults.message_fields import copied, set_fields
+from minibroker.lab.faults.places import AFTER, BEFORE, MIDDLE, WAITING
 from minibroker.lab.faults.rulebook import Firing
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encoder

@@ -17,18 +17,7 @@ import trio
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.log.log import FileSlice
 from minibroker.broker.network.interception import InterceptorDisconnect
-from minibroker.lab.faults.actions import (
-    AFTER,
-    BEFORE,
-    ENTITY_FIELDS,
-    MIDDLE,
-    WAITING,
-    Disconnect,
-    Refuse,
-    Reorder,
-    Slow,
-    ThrottleResponse,
-)
+from minibroker.lab.faults.actions import Disconnect, Refuse, Reorder, Slow, ThrottleResponse
 from minibroker.lab.faults.course import NO_EFFECT, FaultCourse
 from minibroker.lab.faults.fault_rule import ActiveRule, FaultHold
 from minibroker.lab.faults.matching import (
@@ -39,6 +28,7 @@ from minibroker.lab.faults.matching import (
     counted_apart,
     matches_connection,
 )
+from minibroker.lab.faults.places import AFTER, BEFORE, ENTITY_FIELDS, MIDDLE, WAITING
 from minibroker.lab.faults.rulebook import Firing, chances
 from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.registry import ApiKey

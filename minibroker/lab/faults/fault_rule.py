@@ -17,18 +17,15 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 from minibroker.lab.faults.actions import (
     ACTIONS,
-    ENTITY_FIELDS,
     INT32_MAX,
-    POINTS,
-    SELECTORS,
     TIME_MS_MAX,
     Action,
     Hold,
-    HoldPoint,
     api_of,
     nearest,
 )
 from minibroker.lab.faults.message_fields import comparable, element_faults, element_fields
+from minibroker.lab.faults.places import ENTITY_FIELDS, POINTS, SELECTORS, HoldPoint
 from minibroker.lab.schema import (
     Doc,
     Fault,

@@ -16,15 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from minibroker.lab.faults.actions import (
-    CLIENT_FIELDS,
-    CONNECTION_FIELDS,
-    ENTITY_FIELDS,
-    WAITING,
-    Hold,
-)
+from minibroker.lab.faults.actions import Hold
 from minibroker.lab.faults.fault_rule import TEXT_MAX, ActiveRule, FaultRule, is_in_network
 from minibroker.lab.faults.message_fields import owner_of
+from minibroker.lab.faults.places import CLIENT_FIELDS, CONNECTION_FIELDS, ENTITY_FIELDS, WAITING
 from minibroker.lab.journal.filters import matches_wildcard
 from minibroker_protocol import registry
 from minibroker_protocol.entities import (

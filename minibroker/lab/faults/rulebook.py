@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from minibroker.lab.errors import Conflict
-from minibroker.lab.faults.actions import BEFORE, Hold, Observe, Reorder
+from minibroker.lab.faults.actions import Hold, Observe, Reorder
 from minibroker.lab.faults.fault_rule import (
     COUNTERS_MAX,
     HOLDS_SHOWN_MAX,
@@ -28,6 +28,7 @@ from minibroker.lab.faults.fault_rule import (
     check_rule,
 )
 from minibroker.lab.faults.matching import Candidate
+from minibroker.lab.faults.places import BEFORE
 from minibroker.lab.schema import Fault, InvalidJson, did_you_mean
 
 _FRACTION_BYTES: Final = 8

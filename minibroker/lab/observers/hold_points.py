@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from minibroker.broker.groups.hooks import COMPLETING, PREPARED, REBALANCE
+from minibroker.broker.groups.hooks import COMPLETING, PREPARED, REBALANCE, REVOKED
 from minibroker.lab.faults.fault_rule import FaultHold
 from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched, FaultRules
 from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 
 _GROUP, _TRANSACTION = "group", "transactional_id"
-_FIELDS: Final = {REBALANCE: _GROUP, PREPARED: _TRANSACTION, COMPLETING: _TRANSACTION}
+_FIELDS: Final = {
+    REBALANCE: _GROUP,
+    REVOKED: _GROUP,
+    PREPARED: _TRANSACTION,
+    COMPLETING: _TRANSACTION,
+}
 """What the subject of a point is."""
 
 

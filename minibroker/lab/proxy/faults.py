@@ -12,10 +12,11 @@ from typing import Final
 
 import trio
 
-from minibroker.lab.faults.actions import AFTER, Close, Hold
+from minibroker.lab.faults.actions import Close, Hold
 from minibroker.lab.faults.execution import FaultedConnection, FaultExecutor
 from minibroker.lab.faults.fault_rule import FaultHold, FaultRule, FaultView
 from minibroker.lab.faults.matching import Candidate
+from minibroker.lab.faults.places import AFTER
 from minibroker.lab.faults.register import FaultRegister
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.schema import Fault, InvalidJson

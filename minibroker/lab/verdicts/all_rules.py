@@ -10,6 +10,7 @@ from typing import Final
 from minibroker.lab.verdicts import (
     commit_rules,
     connection_rules,
+    consumer_group_rules,
     consumer_rules,
     group_rules,
     metadata_rules,
@@ -29,6 +30,7 @@ RULES: Final = (
     *producer_rules.RULES,
     *commit_rules.RULES,
     *group_rules.RULES,
+    *consumer_group_rules.RULES,
     *consumer_rules.RULES,
     *session_rules.RULES,
 )

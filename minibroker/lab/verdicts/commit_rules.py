@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from minibroker.lab.verdicts.exchanges import ObservedExchange
 from minibroker.lab.verdicts.membership_events import (
     MembershipEvent,
     MembershipStep,
@@ -38,15 +39,21 @@ JoinRequests = Mapping[tuple[str, str | None], Sequence[int]]
 
 def _join_requests(traffic: ClientTraffic) -> JoinRequests:
     found: defaultdict[tuple[str, str | None], list[int]] = defaultdict(list)
-    for exchange in traffic.of_api(ApiKey.JOIN_GROUP):
-        if exchange.request is not None:
+    for exchange in traffic.of_api(ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT):
+        if exchange.request is not None and _joins(exchange):
             name = (exchange.request["group_id"], exchange.sent.connection)
             found[name].append(exchange.sent.sequence)
     return found
 
 
+def _joins(exchange: ObservedExchange) -> bool:
+    """Whether a request joins a classic group, or a consumer group with member epoch 0."""
+    assert exchange.request is not None
+    return exchange.key is ApiKey.JOIN_GROUP or exchange.request.get("member_epoch") == 0
+
+
 def _is_join_request(event: MembershipEvent) -> bool:
-    return event.is_request and event.exchange.key is ApiKey.JOIN_GROUP
+    return event.is_request and event.step is MembershipStep.KEPT_ALIVE and _joins(event.exchange)
 
 
 class _Ownership:

@@ -16,6 +16,9 @@ from minibroker.broker.metrics.definitions import (
     BROKER_ACCEPT_RATE,
     CLOSED,
     COUNTED,
+    GROUP_MEMBERS,
+    GROUP_REBALANCES,
+    GROUPS,
     IP_ACCEPT_THROTTLE,
     LOG_DIR_FREE,
     LOG_DIR_SIZE,
@@ -86,6 +89,9 @@ def _of_worker(worker: ProcessMetrics) -> None:
     worker.watch_gauges(
         lambda: {
             (LOG_DIR_SIZE.name, ("/data",)): 1000,
+            (GROUPS.name, ("consumer", "Stable")): 2,
+            (GROUP_MEMBERS.name, ("consumer",)): 3,
+            (GROUP_REBALANCES.name, ("consumer",)): 4,
             (LOG_DIR_FREE.name, ("/data",)): 1,
             (LOG_DIR_TOTAL.name, ("/data",)): 2,
         }

@@ -7,12 +7,9 @@ from typing import Any, Final, get_args
 from hypothesis import strategies as st
 
 from minibroker.broker.apis.registry import APIS
-from minibroker.lab.faults.actions import (
-    ACTIONS,
-    ENTITY_FIELDS,
-    POINTS,
-)
+from minibroker.lab.faults.actions import ACTIONS
 from minibroker.lab.faults.fault_rule import CountedPer
+from minibroker.lab.faults.places import ENTITY_FIELDS, POINTS
 from minibroker.lab.schema import record_fields
 from minibroker_protocol import registry
 from minibroker_protocol.entities import selectable

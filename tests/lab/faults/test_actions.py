@@ -1,24 +1,16 @@
-"""Actions and hold points agree with the definition of a rule."""
+"""Actions agree with the definition of a rule."""
 
 from __future__ import annotations
 
 from typing import get_args
 
-from minibroker.broker.groups import hooks
-from minibroker.lab.faults.actions import (
-    ACTIONS,
-    APPLIED,
-    ENTITY_FIELDS,
-    POINTS,
+from minibroker.lab.faults.actions import ACTIONS
+from minibroker.lab.faults.fault_rule import COUNTS, WHEN_FIELDS, FaultRule
+from minibroker.lab.faults.places import (
     SELECTORS,
     FaultPlace,
-    FaultPoint,
-    Hold,
 )
-from minibroker.lab.faults.fault_rule import COUNTS, WHEN_FIELDS, FaultHold, FaultRule
 from minibroker.lab.schema import component, record_fields
-from minibroker_protocol import registry
-from minibroker_protocol.entities import selectable
 
 FIELDS = component(FaultRule)["properties"]
 
@@ -39,34 +31,3 @@ def test_places_and_selectors_of_actions_are_fields() -> None:
         assert set(kind.places) <= set(get_args(FaultPlace))
         assert set(kind.selectors) <= set(SELECTORS)
     assert set(COUNTS) < set(WHEN_FIELDS)
-
-
-def test_every_point_has_a_row() -> None:
-    assert list(POINTS) == list(get_args(FaultPoint))
-    assert {hooks.REBALANCE, hooks.PREPARED, hooks.COMPLETING, APPLIED} == {
-        name for name, point in POINTS.items() if point.api is None
-    }
-
-
-def test_requests_at_a_point_have_what_can_be_selected_there() -> None:
-    for point in POINTS.values():
-        assert set(point.selectors) <= set(SELECTORS)
-        if point.api is not None:
-            known = selectable(registry.schema(point.api).request)
-            chosen = [ENTITY_FIELDS[each] for each in point.selectors if each in ENTITY_FIELDS]
-            assert set(chosen) == known & set(ENTITY_FIELDS.values())
-
-
-def test_what_can_be_selected_inside_of_the_broker_is_shown_while_it_is_held() -> None:
-    for point in POINTS.values():
-        if point.api is None:
-            assert set(point.selectors) <= set(FaultHold._fields)
-
-
-def test_rules_without_a_point_have_no_selectors_of_one() -> None:
-    assert FaultRule(Hold()).point is None
-    inside = FaultRule(Hold(point="transaction.prepared"))
-    assert inside.point is not None
-    assert inside.point.selectors == ("transactional_id",)
-    assert inside.is_inside
-    assert not FaultRule(Hold(point="produce.appended")).is_inside

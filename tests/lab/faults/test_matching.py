@@ -9,16 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.lab.faults.actions import (
-    ENTITY_FIELDS,
-    Close,
-    Delay,
-    Error,
-    Hold,
-    Observe,
-    Refuse,
-    Silent,
-)
+from minibroker.lab.faults.actions import Close, Delay, Error, Hold, Observe, Refuse, Silent
 from minibroker.lab.faults.fault_rule import ActiveRule, FaultRule, check_rule
 from minibroker.lab.faults.matching import (
     CLIENT_ID,
@@ -30,6 +21,7 @@ from minibroker.lab.faults.matching import (
     RuleIndex,
     matches_connection,
 )
+from minibroker.lab.faults.places import ENTITY_FIELDS
 from minibroker.lab.schema import InvalidJson, parse
 from minibroker_protocol import registry
 from minibroker_protocol.entities import MessageEntity, entities

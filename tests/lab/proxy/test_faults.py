@@ -11,7 +11,6 @@ from minibroker.lab.faults.actions import (
     Advance,
     Close,
     FailAppend,
-    FaultPoint,
     Hold,
     Kill,
     Observe,
@@ -20,6 +19,7 @@ from minibroker.lab.faults.actions import (
 )
 from minibroker.lab.faults.fault_rule import FaultHold, FaultRule
 from minibroker.lab.faults.matching import Candidate
+from minibroker.lab.faults.places import FaultPoint
 from minibroker.lab.proxy.faults import ProxyFaults
 from minibroker.lab.schema import InvalidJson
 from tests.lab.faults.test_execution import Client

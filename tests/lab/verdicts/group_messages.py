@@ -144,6 +144,8 @@ def beat_848(
     owned: list[int] | None = None,
     assigned: list[int] | None = None,
     error_code: int = 0,
+    timeout_ms: int = -1,
+    member: str = MEMBER,
 ) -> None:
     """Send a heartbeat of a member of a KIP-848 group."""
     reported = None
@@ -157,11 +159,15 @@ def beat_848(
     journal.ask(
         connection,
         ConsumerGroupHeartbeatRequest(
-            group_id=GROUP, member_id=MEMBER, member_epoch=epoch, topic_partitions=reported
+            group_id=GROUP,
+            member_id=member,
+            member_epoch=epoch,
+            topic_partitions=reported,
+            rebalance_timeout_ms=timeout_ms,
         ),
         0,
         ConsumerGroupHeartbeatResponse(
-            member_id=MEMBER,
+            member_id=member,
             member_epoch=max(epoch, 1),
             heartbeat_interval_ms=INTERVAL_MS,
             assignment=given,

@@ -6,6 +6,7 @@ from minibroker.lab.journal.entries import JournalEntry
 from minibroker.lab.verdicts.commit_rules import IN_FLIGHT_MS
 from minibroker.lab.verdicts.judging import RuleOutcome
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker_protocol.messages.join_group import JoinGroupRequest
 from tests.lab.verdicts.group_messages import (
     GROUP,
@@ -231,3 +232,32 @@ def test_member_that_joins_once_is_no_situation(journal: WrittenJournal) -> None
     join(journal, "1", 0)
     commit(journal, "1", 0)
     assert journal.verdict(JOINING).outcome is RuleOutcome.NOT_OBSERVED
+
+
+def test_commit_while_a_member_of_a_consumer_group_joins_again_is_found(
+    journal: WrittenJournal,
+) -> None:
+    get_metadata(journal, "1")
+    beat_848(journal, "1", epoch=0, owned=[], assigned=[0])
+    beat_848(journal, "1", owned=[0], error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=GROUP, member_id=MEMBER, member_epoch=0, topic_partitions=[]
+    )
+    journal.send("1", request, 0)
+    commit(journal, "1", 0)
+    beat_848(journal, "1", epoch=0, owned=[], assigned=[0])
+    [text] = journal.findings(JOINING)
+    assert text.startswith(
+        "committed offsets as member m of group g in generation 1 after Consumer"
+    )
+
+
+def test_member_of_a_consumer_group_that_has_joined_again_may_commit(
+    journal: WrittenJournal,
+) -> None:
+    get_metadata(journal, "1")
+    beat_848(journal, "1", epoch=0, owned=[], assigned=[0])
+    beat_848(journal, "1", owned=[0], error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+    beat_848(journal, "1", epoch=0, owned=[], assigned=[0])
+    commit(journal, "1", 0)
+    assert journal.findings(JOINING) == []

@@ -87,6 +87,15 @@ def test_end_of_the_log_after_a_failed_offset_fetch_is_found() -> None:
     )
 
 
+def test_end_of_the_log_after_a_stale_member_epoch_is_found() -> None:
+    journal = WrittenJournal()
+    get_committed(journal, "1", ErrorCode.STALE_MEMBER_EPOCH)
+    get_end(journal)
+    fetch(journal, END)
+    [text] = journal.findings(POSITION)
+    assert "after STALE_MEMBER_EPOCH to OffsetFetch v8" in text
+
+
 def test_end_of_the_log_that_was_looked_up_before_is_found_too() -> None:
     """https://github.com/platformatic/kafka/issues/267."""
     journal = WrittenJournal()

@@ -6,8 +6,10 @@ the broker does: errors, throttles, lost connections, refused connections and re
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
+from minibroker.lab.verdicts.consumer_group_rules import FENCES
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -35,7 +37,15 @@ from minibroker_protocol.messages.produce import (
 )
 from minibroker_protocol.registry import ApiKey
 from tests.lab.verdicts.consumer_messages import get_committed, validate
-from tests.lab.verdicts.group_messages import SESSION_MS, beat, commit, join, leave
+from tests.lab.verdicts.group_messages import (
+    SESSION_MS,
+    beat,
+    beat_848,
+    commit,
+    get_metadata,
+    join,
+    leave,
+)
 from tests.lab.verdicts.written import WrittenJournal, batch
 
 VERSIONS = {
@@ -46,6 +56,7 @@ VERSIONS = {
     ApiKey.OFFSET_COMMIT: (2, 8),
     ApiKey.FIND_COORDINATOR: (0, 4),
     ApiKey.JOIN_GROUP: (0, 7),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (0, 1),
     ApiKey.SYNC_GROUP: (0, 5),
     ApiKey.HEARTBEAT: (0, 4),
     ApiKey.LEAVE_GROUP: (0, 5),
@@ -88,6 +99,7 @@ class WellBehavedClient:
             self._lose_producer_state,
             self._fail_offset_fetch,
             self._validate,
+            self._use_consumer_group,
         )
         for _ in range(steps):
             self._stay_alive()
@@ -256,6 +268,18 @@ class WellBehavedClient:
         request = FindCoordinatorRequest(coordinator_keys=["g"])
         self.journal.ask(self._data, request, 4, FindCoordinatorResponse())
         self._beat()
+
+    def _use_consumer_group(self) -> None:
+        """Be a member of a consumer group (KIP-848) for a moment."""
+        get_metadata(self.journal, self._data)
+        send = partial(beat_848, self.journal, self._group, member="n")
+        send(epoch=0, owned=[], assigned=[0, 1], timeout_ms=60_000)
+        if self._random.random() < 0.5:
+            send(error_code=self._random.choice([*FENCES]))
+            send(epoch=0, owned=[], assigned=[0, 1], timeout_ms=60_000)
+        send(owned=[0, 1], assigned=[0])
+        send(owned=[0])
+        send(epoch=-1)
 
 
 RETRIABLE = (

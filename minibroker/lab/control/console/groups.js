@@ -10,12 +10,28 @@ import * as words from "./words.js";
 
 const PERIOD_MS = 2000;
 const COLUMNS = ["group", "state", "members", "lag", "lag over time"];
-const MEMBER_COLUMNS = ["member", "client", "assigned"];
+const MEMBER_COLUMNS = ["member", "client", "epoch", "assigned", "target"];
 const OFFSET_COLUMNS = ["topic", "partition", "committed", "end", "lag"];
 
 /** `orders 0, 1; payments 3` */
 export function assignmentText(assignment) {
   return assignment.map(({ topic, partitions }) => `${topic} ${partitions.join(", ")}`).join("; ");
+}
+
+/** The texts of a member; in a classic group it has no epoch and target of its own. */
+export function memberTexts({ member_id: id, group_instance_id: instance, client_id: client, client_host: host, assignment, consumer }) {
+  const assigned = assignmentText(assignment) || "nothing";
+  const names = [instance ?? id, `${client} ${host}`];
+  if (!consumer) return [...names, "–", assigned, "–"];
+  const revokes = assignmentText(consumer.to_revoke);
+  const target = assignmentText(consumer.target) || "nothing";
+  return [...names, words.count(consumer.member_epoch), revokes ? `${assigned}, to revoke: ${revokes}` : assigned, target];
+}
+
+/** `orders: Stable, assignor uniform, epoch 5, assignment epoch 4, coordinator worker-0` */
+export function groupText({ group_id: id, state, protocol, generation, assignment_epoch: epoch, coordinator }) {
+  const epochs = epoch === null ? [] : [`epoch ${generation}`, `assignment epoch ${epoch}`];
+  return [`${id}: ${state}`, protocol && `assignor ${protocol}`, ...epochs, `coordinator ${coordinator}`].filter(Boolean).join(", ");
 }
 
 /** The body of a reset from the form's fields, which are texts. */
@@ -144,6 +160,8 @@ export class Groups {
   makeDetail() {
     this.nothing = element("p", "empty", "Click a group to see its members, its assignment and its offsets.");
     this.facts = element("p", "note");
+    this.waits = element("ul", "waits");
+    this.reasons = new Keyed(this.waits, { make: () => element("li"), show: (item, text) => write(item, text) });
     this.line = new Plot(LARGE);
     this.top = element("span", "plot-top");
     this.since = element("span", "plot-time");
@@ -153,7 +171,7 @@ export class Groups {
     this.members = textRows(members.body, MEMBER_COLUMNS);
     this.offsets = textRows(offsets.body, OFFSET_COLUMNS);
     this.noMembers = element("p", "empty", "The group has no members.");
-    this.about = element("div", "about", this.facts, figure, element("h3", "", "Members"), members.root, this.noMembers, element("h3", "", "Offsets"), offsets.root);
+    this.about = element("div", "about", this.facts, this.waits, figure, element("h3", "", "Members"), members.root, this.noMembers, element("h3", "", "Offsets"), offsets.root);
     this.membersTable = members.root;
     this.detail.prepend(this.nothing, this.about);
     this.showChosen();
@@ -179,6 +197,7 @@ export class Groups {
     this.members.update([], () => "");
     this.offsets.update([], () => "");
     write(this.facts, "");
+    this.reasons.update([], () => "");
     this.draw(this.groups);
   }
 
@@ -207,20 +226,15 @@ export class Groups {
     if (asked === this.chosen) this.fillDetail(group);
   }
 
-  fillDetail({ group_id: id, state, protocol, coordinator, members, offsets }) {
-    const facts = [`${id}: ${state}`, protocol && `assignor ${protocol}`, `coordinator ${coordinator}`];
-    write(this.facts, facts.filter(Boolean).join(", "));
+  fillDetail(group) {
+    const { members, offsets, waits_for: reasons } = group;
+    write(this.facts, groupText(group));
+    this.reasons.update(reasons, (text) => text);
+    this.waits.hidden = reasons.length === 0;
     this.membersTable.hidden = members.length === 0;
     this.noMembers.hidden = members.length > 0;
     this.members.update(
-      members.map((member) => ({
-        key: member.member_id,
-        texts: [
-          member.group_instance_id ?? member.member_id,
-          `${member.client_id} ${member.client_host}`,
-          assignmentText(member.assignment) || "nothing",
-        ],
-      })),
+      members.map((member) => ({ key: member.member_id, texts: memberTexts(member) })),
       ({ key }) => key,
     );
     const ordered = [...offsets].sort((one, other) => {
