@@ -227,15 +227,17 @@ LINES_OF_KAFKA = ["Transitioning from RECOVERY to RUNNING", "Kafka Server starte
 def test_start_scripts_for_kafka_see_lines_of_its_log(tmp_path: Path) -> None:
     entrypoint = tmp_path / "entrypoint"
     ready = as_text(Ready("localhost:9092", "http://127.0.0.1:8080", "/data", False, 7))
-    entrypoint.write_text(f'#!/bin/sh\nprintf "$* "\ncat <<END\n{ready}\nEND\n')
+    entrypoint.write_text(f'#!/bin/sh\nprintf "$* $$ "\ncat <<END\n{ready}\nEND\n')
     entrypoint.chmod(0o755)
     run = tmp_path / "run"
     run.write_text(
         (DOCKER / "run").read_text().replace("/usr/local/bin/entrypoint", str(entrypoint))
     )
-    printed = subprocess.check_output(["bash", str(run)], text=True)
+    with subprocess.Popen(["bash", str(run)], stdout=subprocess.PIPE, text=True) as started:
+        printed, _ = started.communicate()
     first, second, *others = printed.splitlines()
-    assert first.startswith("start minibroker ")
+    # The broker is the process that was started, so that it gets the signals of the engine.
+    assert first.startswith(f"start {started.pid} minibroker ")
     assert all(line in second for line in LINES_OF_KAFKA)
     assert others == ready.splitlines()[1:]
 
