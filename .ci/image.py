@@ -46,7 +46,8 @@ EXTRAS = "zookeeper,oauth,tls"
 
 UNNEEDED = re.compile(
     r"boot/|etc/(?:bash\.bashrc|default|dpkg|issue|profile|skel|update-motd)|home/|usr/games/"
-    r"|usr/bin/(?:bashbug|clear_console|debugpy.*|py3.*|pydoc.*|pygettext.*|rbash)|usr/include/|usr/lib/(?:binfmt|systemd)"
+    r"|usr/bin/(?:bashbug|clear_console|debugpy.*|py3.*|pydoc.*|pygettext.*|rbash)|usr/include/"
+    r"|usr/lib/(?:binfmt|systemd)"
     r"|usr/lib/[^/]+/(?:gconv|perl|libdb|engines)|usr/lib/python3/|usr/local/|usr/sbin/.|usr/src/"
     r"|usr/share/(?!doc/[^/]+/copyright$|common-licenses/|ca-certificates/)|var/(?!lib/$|tmp/$)"
     r"|usr/lib/python3\.13/(?:[^/]+/)*(?:_?tests?|idlelib|tkinter|turtledemo|ensurepip|venv"

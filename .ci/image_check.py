@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.request import urlopen
 
 from confluent_kafka import Consumer, Producer
 
@@ -195,6 +196,30 @@ def check_published_port() -> None:
             raise CheckFailed(f"the broker ended with status {status}")
 
 
+def check_service() -> None:
+    """GitHub Actions starts a service in a network, for jobs on the machine and in containers."""
+    network = engine("network", "create", f"minibroker-check-{os.getpid()}")
+    port = free_port()
+    words = ["--network", network, "--network-alias", "kafka", "-p", "127.0.0.1::8080"]
+    words += ["-p", f"127.0.0.1:{port}:9092", "-e", "MINIBROKER_CONTROL_TOKEN="]
+    words += ["-e", f"KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://*:{port}", IMAGE]
+    try:
+        with container(*words) as name:
+            wait_for_health(name)
+            produce(f"localhost:{port}", "cats")
+            consume(f"localhost:{port}", "cats")
+            job = ["--network", network, IMAGE, "consume", "cats", "-b", "kafka:9092"]
+            consumed = run(*job, "--from-beginning", "--max-messages", "1")
+            if consumed != "hello":
+                raise CheckFailed(f"a job in a container consumed {consumed!r}")
+            control = engine("port", name, "8080/tcp").rpartition(":")[2]
+            with urlopen(f"http://127.0.0.1:{control}/v1/topics") as response:
+                if "cats" not in response.read().decode():
+                    raise CheckFailed("the control API does not list the topic")
+    finally:
+        engine("network", "rm", network)
+
+
 def check_health() -> None:
     """Without a broker, a container is not healthy."""
     with container(IMAGE, "sh", "-c", "sleep 60") as name:
@@ -252,6 +277,7 @@ def main() -> None:
     checks: list[tuple[str, Callable[..., None], Sequence[str]]] = [
         ("commands and user", check_commands, ()),
         ("published port", check_published_port, ()),
+        ("service of a job", check_service, ()),
         ("health", check_health, ()),
         ("volume", check_volume, ()),
     ]
