@@ -159,6 +159,19 @@ executable: $(TOOLS)/.installed ## Build one executable with its own Python in d
 release-check: $(TOOLS)/.installed ## Try all that is in dist as a stranger (PYTHONS="python3.12 …")
 	@$(TOOLS)/bin/python .ci/release_check.py $(foreach v,$(PYTHONS),--python $(v)) dist/*
 
+# Nothing of another architecture runs here: an image is Debian's packages, wheels and what docker/Dockerfile says.
+image-files: $(TOOLS)/.installed ## The files of the image, in build/image, for an engine to build it
+	@$(TOOLS)/bin/python .ci/image.py
+
+image: image-files ## Build the image minibroker for amd64 and arm64 with buildah, from the wheels in dist
+	@for arch in amd64 arm64; do \
+	    buildah build --quiet --layers --format docker --platform linux/$$arch --tag minibroker:$$arch \
+	        --file docker/Dockerfile build/image; done
+	@buildah tag minibroker:$$(dpkg --print-architecture) minibroker
+
+image-check: $(VENV)/.installed-dev ## Run the image minibroker as its users do (ENGINE=docker IMAGE=…)
+	@$(BIN)/python .ci/image_check.py
+
 sim: $(VENV)/.installed-dev ## Tests of whole brokers on a mock clock; SEED=… repeats them
 	$(BIN)/pytest tests/simulation -q $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
@@ -188,4 +201,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: dist executable release-check help run test system-test attack client-suites lint format docs docs-check site compiled test-compiled bench sim sim-seeds clean nuke
+.PHONY: dist executable image-files image image-check release-check help run test system-test attack client-suites lint format docs docs-check site compiled test-compiled bench sim sim-seeds clean nuke

@@ -1,12 +1,17 @@
-"""What can be held about the image without an engine: its files exist and its options are ours."""
+"""The image without an engine: its files exist, its options are ours, its scripts work."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import shutil
 import subprocess
+import tarfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,9 +24,16 @@ from minibroker.broker.settings import (
     Settings,
 )
 from minibroker.cli.start import read_settings
+from minibroker.ready import Ready, as_text
+from tests.test_release import load
 
 DOCKER = Path(__file__).parent.parent / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
+
+
+@pytest.fixture(scope="module")
+def image() -> ModuleType:
+    return load("image")
 
 
 def words(instruction: str) -> list[str]:
@@ -76,6 +88,8 @@ START = ["minibroker", "start", "--config", "/etc/minibroker/broker.properties"]
         (["topics", "list"], ["minibroker", "topics", "list"]),
         (["sh", "-c", "echo a shell"], ["a", "shell"]),
         (["/bin/echo", "a", "path"], ["a", "path"]),
+        (["minibroker", "topics", "list"], ["minibroker", "topics", "list"]),
+        (["--version"], ["minibroker", "--version"]),
     ],
 )
 def test_entry_point_starts_a_broker_or_runs_a_command(
@@ -134,7 +148,6 @@ def test_data_is_in_a_volume_and_the_image_has_a_health_check() -> None:
     assert settings_of([]).data_dir == "/data"
     assert re.search(r"^VOLUME /data$", DOCKERFILE, re.MULTILINE)
     assert re.search(r"^HEALTHCHECK .* CMD .*healthcheck", DOCKERFILE, re.MULTILINE)
-    assert re.search(r"^USER minibroker$", DOCKERFILE, re.MULTILINE)
 
 
 def test_ports_that_are_published_are_ports_that_are_opened() -> None:
@@ -145,15 +158,106 @@ def test_ports_that_are_published_are_ports_that_are_opened() -> None:
     assert set(re.findall(r"^EXPOSE (.*)$", DOCKERFILE, re.MULTILINE)[0].split()) == published
 
 
-def test_everything_that_is_copied_is_in_the_context() -> None:
-    kept = {
-        line[1:]
-        for line in (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
-        if line.startswith("!")
-    }
-    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
-    assert {name for line in copied for name in line.split()} == kept
-    assert all((DOCKER.parent / name).exists() for name in kept)
+def test_image_has_only_files_that_its_program_makes(image: ModuleType) -> None:
+    instructions = re.findall(r"^(FROM|ADD|COPY|RUN)\b(.*)$", DOCKERFILE, re.MULTILINE)
+    assert instructions == [
+        ("FROM", " scratch"),
+        ("ADD", " base-${TARGETARCH}.tar /"),
+        ("ADD", " minibroker-${TARGETARCH}.tar /"),
+    ]
+    assert all((DOCKER / name).is_file() for name in image.SCRIPTS)
+    targets = [f"/{target}" for target in image.SCRIPTS.values()]
+    assert START[-1] in targets
+    assert {f"/usr/local/bin/{words('ENTRYPOINT')[0]}", "/usr/local/bin/healthcheck"} < {*targets}
+    assert set(image.LINKS.values()) <= set(targets)
+
+
+def test_user_of_the_image_is_not_root_and_owns_the_volume(image: ModuleType) -> None:
+    assert re.search(rf"^USER {image.USER_ID}$", DOCKERFILE, re.MULTILINE)
+    assert f"\nminibroker:x:{image.USER_ID}:" in image.FILES["etc/passwd"]
+    packed = image.anonymous(tarfile.TarInfo("data"))
+    assert (packed.uid, packed.gid, packed.mode) == (image.USER_ID, 0, 0o775)
+    other = tarfile.TarInfo("usr/bin/bash")
+    other.uid, other.mode, other.mtime = 1234, 0o4755, 5
+    packed = image.anonymous(other)
+    assert (packed.uid, packed.mode, packed.mtime) == (0, 0o755, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("usr/bin/python3.13", True),
+        ("usr/bin/pydoc3.13", False),
+        ("usr/lib/python3.13/ssl.py", True),
+        ("usr/lib/python3.13/pydoc_data/topics.py", False),
+        ("usr/lib/python3.13/lib-dynload/_ssl.cpython-313-x86_64-linux-gnu.so", True),
+        ("usr/lib/python3.13/lib-dynload/_testcapi.cpython-313-x86_64-linux-gnu.so", False),
+        ("usr/lib/x86_64-linux-gnu/libzstd.so.1", True),
+        ("usr/lib/x86_64-linux-gnu/gconv/UTF-16.so", False),
+        ("usr/share/doc/bash/copyright", True),
+        ("usr/share/doc/bash/changelog.gz", False),
+        ("usr/sbin/", True),
+        ("usr/sbin/zic", False),
+    ],
+)
+def test_image_has_licences_and_what_a_broker_needs(
+    image: ModuleType, path: str, kept: bool
+) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as packed:
+        member = tarfile.TarInfo(f"./{path.rstrip('/')}")
+        member.type = tarfile.DIRTYPE if path.endswith("/") else tarfile.REGTYPE
+        packed.addfile(member)
+    archive.seek(0)
+    with tarfile.open(fileobj=archive) as package:
+        assert bool(list(image.needed(package))) == kept
+
+
+def test_library_that_the_image_lacks_is_reported(image: ModuleType, tmp_path: Path) -> None:
+    shutil.copy(os.path.realpath("/bin/sh"), tmp_path / "sh")
+    [missing] = image.missing_libraries(tmp_path)
+    (tmp_path / missing).touch()
+    assert not image.missing_libraries(tmp_path)
+
+
+LINES_OF_KAFKA = ["Transitioning from RECOVERY to RUNNING", "Kafka Server started"]
+"""Testcontainers' modules wait for one of them."""
+
+
+def test_start_scripts_for_kafka_see_lines_of_its_log(tmp_path: Path) -> None:
+    entrypoint = tmp_path / "entrypoint"
+    ready = as_text(Ready("localhost:9092", "http://127.0.0.1:8080", "/data", False, 7))
+    entrypoint.write_text(f'#!/bin/sh\nprintf "$* $$ "\ncat <<END\n{ready}\nEND\n')
+    entrypoint.chmod(0o755)
+    run = tmp_path / "run"
+    run.write_text(
+        (DOCKER / "run").read_text().replace("/usr/local/bin/entrypoint", str(entrypoint))
+    )
+    with subprocess.Popen(["bash", str(run)], stdout=subprocess.PIPE, text=True) as started:
+        printed, _ = started.communicate()
+    first, second, *others = printed.splitlines()
+    # The broker is the process that was started, so that it gets the signals of the engine.
+    assert first.startswith(f"start {started.pid} minibroker ")
+    assert all(line in second for line in LINES_OF_KAFKA)
+    assert others == ready.splitlines()[1:]
+
+
+@pytest.mark.parametrize("status", [200, 503])
+@pytest.mark.parametrize("variable", ["MINIBROKER_CONTROL_LISTENER", "KAFKA_CONTROL_LISTENER"])
+def test_container_is_healthy_if_the_broker_is(status: int, variable: str) -> None:
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/v1/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None:
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Health) as server:
+        environment = {"PATH": os.environ["PATH"], variable: f"0.0.0.0:{server.server_port}"}
+        with subprocess.Popen([str(DOCKER / "healthcheck")], env=environment) as check:
+            server.handle_request()
+    assert (check.returncode == 0) == (status == 200)
 
 
 @pytest.mark.parametrize("name", COMPOSE["services"])
@@ -187,7 +291,7 @@ def test_every_service_has_a_health_check_and_binds_to_loopback() -> None:
     assert {name for name in mounted if not name.startswith(".")} == COMPOSE["volumes"].keys()
 
 
-def test_broker_of_the_project_finds_the_zookeeper_of_the_project() -> None:
+def test_broker_of_the_project_finds_the_zookeeper_of_the_project(image: ModuleType) -> None:
     settings = settings_of(service()["command"])
     connect = settings[ZOOKEEPER_CONNECT]
     assert connect is not None
@@ -195,5 +299,5 @@ def test_broker_of_the_project_finds_the_zookeeper_of_the_project() -> None:
     assert server == "zookeeper:2181"
     assert service()["depends_on"] == {"zookeeper": {"condition": "service_healthy"}}
     # Without kazoo it would not start, and its data must be persistent as ZooKeeper's is.
-    assert re.search(r"pip install .*\[zookeeper\]", DOCKERFILE)
+    assert "zookeeper" in image.EXTRAS.split(",")
     assert f"broker-data:{settings.data_dir}" in service()["volumes"]
