@@ -437,12 +437,17 @@ def test_variable_chooses_the_portable_variants(value: str | None) -> None:
 
 
 LINUX_ONLY = re.compile(
-    r"""\bos\.(memfd_create|pidfd_open|copy_file_range|posix_fallocate|eventfd|splice|pipe2|waitid"""
-    r"""|sched_\w+|fdatasync|preadv2?|posix_fadvise|setns|unshare)\b"""
-    r"""|\bselect\.(epoll|EPOLL\w+|kqueue)\b|\bmmap\.(MADV_|MAP_)\w+|\bresource\.\w+imit\b"""
+    r"""\bos\.(memfd_create|pidfd_open|copy_file_range|posix_fallocate|eventfd\w*|splice|pipe2|waitid"""
+    r"""|sched_\w+|fdatasync|preadv2?|posix_fadvise|setns|unshare|sendfile|timerfd_\w+|getrandom"""
+    r"""|\w+xattr|O_(DIRECT|PATH|TMPFILE|NOATIME))\b"""
+    r"""|\bselect\.(epoll|EPOLL\w+|kqueue|POLLRDHUP)\b|\bmmap\.(MADV_|MAP_)\w+"""
+    r"""|\bresource\.\w+imit\b|\bresource\.RUSAGE_THREAD\b|\bfcntl\.F_(OFD_|FULLFSYNC|\w*PIPE_SZ)\w*"""
+    r"""|\btime\.CLOCK_(BOOTTIME|TAI|\w+_COARSE)\b|\bsys\.platform\b"""
     r"""|\bsocket\.(SO_REUSEPORT|SO_PEERCRED|SOCK_SEQPACKET|SOCK_CLOEXEC|SOCK_NONBLOCK|MSG_MORE"""
-    r"""|MSG_ZEROCOPY|TCP_QUICKACK|TCP_CORK|TCP_USER_TIMEOUT|AF_NETLINK)\b"""
-    r"""|\bctypes\.CDLL\b|\bsignal\.(sigtimedwait|sigwaitinfo|SIGRT\w+)|"/(proc|sys|dev/shm)\b"""
+    r"""|MSG_ZEROCOPY|MSG_CMSG_CLOEXEC|TCP_QUICKACK|TCP_CORK|TCP_USER_TIMEOUT|TCP_INFO|AF_NETLINK"""
+    r"""|SO_INCOMING_CPU|IP_TRANSPARENT)\b"""
+    r"""|\bctypes\.CDLL\b|\bsignal\.(sigtimedwait|sigwaitinfo|SIGRT\w+|pidfd_\w+)"""
+    r"""|["'/](proc|sys|dev/(shm|fd))/|"/(proc|sys|dev/shm|dev/fd)\b|\b(bind|connect)\(f?["']\\0"""
 )
 """Names that Python has not, or whose effect differs, on macOS."""
 
@@ -455,4 +460,24 @@ def test_no_other_module_names_a_facility_of_linux() -> None:
         for path in modules
         if (names := [found[0] for found in LINUX_ONLY.finditer(path.read_text("utf-8"))])
     }
+    assert named.pop("platforms.py") == ["sys.platform"] * 2
     assert set(named) == {"runtime/system.py"}, named
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "os.memfd_create(",
+        "os.sched_getaffinity(0)",
+        "select.epoll()",
+        "signal.pidfd_send_signal(",
+        "socket.TCP_INFO",
+        "fcntl.F_OFD_SETLK",
+        'open("/proc/self/stat")',
+        'Path("/dev/shm")',
+        'sock.bind("\\0",',
+        "if sys.platform ==",
+    ],
+)
+def test_facility_of_linux_is_found(line: str) -> None:
+    assert LINUX_ONLY.search(line)
