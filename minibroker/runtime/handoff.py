@@ -141,7 +141,7 @@ class _Frame:
         self.rest = memoryview(packet)
         self.connection = connection
         """The connection, until the first byte has been sent."""
-        self.is_begun = False
+        self.is_started = False
 
 
 class StreamHandoff(Handoff):
@@ -178,7 +178,7 @@ class StreamHandoff(Handoff):
                 except (trio.ClosedResourceError, ValueError, OSError):
                     raise ChannelClosed("this side was closed") from None
         finally:
-            if not frame.is_begun:  # Otherwise the rest is sent before the next message.
+            if not frame.is_started:  # Otherwise the rest is sent before the next message.
                 if frame in self._outgoing:
                     self._outgoing.remove(frame)
                 if connection is not None:
@@ -198,7 +198,7 @@ class StreamHandoff(Handoff):
                     count = socket.send_fds(self._socket, [frame.rest], [descriptor])
                     self.unacknowledged.append(frame.connection)
                     frame.connection = None
-                frame.is_begun = True
+                frame.is_started = True
                 frame.rest = frame.rest[count:]
                 if not frame.rest:
                     self._outgoing.popleft()

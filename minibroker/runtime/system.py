@@ -185,7 +185,7 @@ def is_same_user(connection: socket.socket) -> bool:
 
 
 def nameless_address(name: str) -> str:
-    """Return an address of a Unix socket that needs no file that anybody sees.
+    """Return an address of a Unix socket that has no file that users see.
 
     Only `listen_nameless` can listen on it. In the portable variant, it is a path in a directory
     of this user's, and short enough for every system, whatever the name. Raises
@@ -459,7 +459,7 @@ _LOOK_S: Final = 0.005
 def wait_for_process(pid: int, seconds: float) -> bool:
     """Wait for the end of a process, a child or not; return whether it ended in time.
 
-    In the portable variant a child that nobody has waited for has not ended.
+    In the portable variant a child has ended only once its parent has waited for it.
     """
     if sys.platform == "linux" and not is_portable():
         try:

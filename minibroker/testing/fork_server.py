@@ -355,7 +355,7 @@ def main() -> None:
         from minibroker import launch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listener = socket.socket(fileno=int(sys.argv[1]))
-    watched_parent = os.getpid() if is_portable() else None  # Else the system tells brokers.
+    watched_parent = os.getpid() if is_portable() else None  # Otherwise the system reports its end.
     ForkServer(
         listener,
         parent=0,

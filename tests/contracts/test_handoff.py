@@ -213,7 +213,7 @@ async def test_cancelled_message_is_sent_completely_or_not_at_all(
         sent.append(number)
     assert len(sent) < len(connections)
     with trio.move_on_after(0):
-        await here.send("never begun", connections[-1][1])
+        await here.send("not sent", connections[-1][1])
     assert connections[-1][1].fileno() < 0
     numbers: list[int | str] = []
     async with trio.open_nursery() as nursery:
@@ -223,7 +223,7 @@ async def test_cancelled_message_is_sent_completely_or_not_at_all(
             numbers.append(number)
             if received is not None:
                 received.close()
-    # The one that was cancelled may have begun; its rest is sent before the next message.
+    # The one that was cancelled may have been started; its rest is sent before the next message.
     assert numbers in ([*sent, "last"], [*sent, len(sent), "last"])
     for client, accepted in connections:
         client.close()
