@@ -52,6 +52,22 @@ system-test: $(VENV)/.installed-dev ## Whole brokers under faults; the log read 
 	$(BIN)/python .ci/totals.py $(REPORTS)/system.xml $(REPORTS)/system-alone.xml || status=1; \
 	exit $$status
 
+# On Linux, with what only Linux has taken away from the standard library.
+LIKE_MACOS := $(BIN)/python -m system_tests.harness.like_macos
+PORTABLE_TESTS := tests/runtime/test_supervisor.py tests/testing/test_fork_server.py \
+                  system_tests/clients/test_records.py system_tests/clients/test_offsets.py
+
+portable-test: $(VENV)/.installed-dev ## Clients' and the runtime's tests with the portable variants
+	@mkdir -p $(REPORTS); rm -f $(REPORTS)/portable*.xml
+	@status=0; \
+	$(LIKE_MACOS) pytest tests/contracts tests/runtime/test_system.py -q \
+	    -k "portable and not variable and not masked" \
+	    --junitxml=$(REPORTS)/portable-contracts.xml $(ARGS) || status=1; \
+	$(LIKE_MACOS) pytest $(PORTABLE_TESTS) -q -k "not java" $(PARALLEL) \
+	    --junitxml=$(REPORTS)/portable.xml $(ARGS) || status=1; \
+	$(BIN)/python .ci/totals.py $(REPORTS)/portable{-contracts,}.xml || status=1; \
+	exit $$status
+
 attack: $(VENV)/.installed-dev ## Attack brokers for an hour (ATTACK_S=…; ATTACK_SEED=… replays a run)
 	@mkdir -p $(REPORTS); rm -f $(REPORTS)/attack*
 	@status=0; \
@@ -67,6 +83,7 @@ lint: $(VENV)/.installed-dev ## Style, security, types, layers, and that generat
 	$(BIN)/ruff check $(SOURCES) .ci
 	$(BIN)/ruff format --check $(SOURCES) .ci
 	$(BIN)/mypy $(SOURCES)
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin minibroker protocol
 	$(BIN)/lint-imports
 	$(MAKE) docs-check
 
@@ -201,4 +218,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: dist executable image-files image image-check release-check help run test system-test attack client-suites lint format docs docs-check site compiled test-compiled bench sim sim-seeds clean nuke
+.PHONY: portable-test dist executable image-files image image-check release-check help run test system-test attack client-suites lint format docs docs-check site compiled test-compiled bench sim sim-seeds clean nuke

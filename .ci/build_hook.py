@@ -1,14 +1,17 @@
 """Compiles modules with mypyc for a wheel, with HATCH_BUILD_HOOKS_ENABLE=1 (docs/adr/0021).
 
-Owns the names of the compiled modules: those below ``minibroker`` have the names of their folders,
-those below ``protocol`` only the rest of it. It must never know which modules are compiled; that is
-a list in pyproject.toml. Invariant: each module is checked as strictly as by the type checker, and
-lies beside its source, in the checkout and in the wheel.
+Without the variable it only refuses to build where minibroker does not run: pip builds from the
+sdist where no wheel suits, as on Windows. Owns the names of the compiled modules: those below
+``minibroker`` have the names of their folders, those below ``protocol`` only the rest of it. It
+must never know which modules are compiled; that is a list in pyproject.toml. Invariant: each module
+is checked as strictly as by the type checker, and lies beside its source, in the checkout and in
+the wheel.
 """
 
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -41,12 +44,28 @@ setup(
 """
 
 
+def is_to_compile() -> bool:
+    """Whether the modules are to be compiled, by Hatch's own variable."""
+    return os.environ.get("HATCH_BUILD_HOOKS_ENABLE", "").lower() in ("1", "true")
+
+
 class CompiledModules(BuildHookInterface[Any]):
     """Compiles the modules of the option ``include``."""
+
+    def dependencies(self) -> list[str]:
+        """Return what compiling needs: mypyc reads the types of the runtime dependencies."""
+        if not is_to_compile():
+            return []
+        return [*self.config["compiler"], *self.metadata.core.dependencies]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile before the wheel is written. Raises `RuntimeError` with the compiler's output."""
         del version
+        reason = runpy.run_path(str(Path(self.root, "minibroker/platforms.py")))["refusal"]()
+        if reason is not None:
+            sys.exit(reason)
+        if not is_to_compile():
+            return
         sources: list[str] = self.config["include"]
         absent = [source for source in sources if not Path(self.root, source).is_file()]
         if absent:

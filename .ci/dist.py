@@ -14,8 +14,11 @@ import re
 import shutil
 import subprocess
 import sys
+from base64 import urlsafe_b64encode
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zipfile import ZIP_DEFLATED, ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
@@ -24,6 +27,15 @@ SOURCE_URL = "SOURCE_URL"
 """Where the repository is published, e.g. by the release workflow. Without it a README on a package
 index has no links to files of the repository."""
 KINDS = ("sdist", "pure", "compiled")
+PLATFORM_TAGS = (
+    "manylinux2014_x86_64",
+    "manylinux2014_aarch64",
+    "musllinux_1_1_x86_64",
+    "musllinux_1_1_aarch64",
+    "macosx_10_9_x86_64",
+    "macosx_11_0_arm64",
+)
+"""Where the pure wheel is taken. On other machines with Linux, pip builds one from the sdist."""
 RELATIVE_LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>[^\]\[]+)\]\((?P<target>(?![a-z]+:|#)[^)\s]+)\)"
 )
@@ -84,8 +96,36 @@ def build_wheel(sdist: Path, *, compiled: bool) -> None:
         (wheel,) = Path(folder).glob("*.whl")
         if compiled and sys.platform == "linux":
             run("-m", "auditwheel", "repair", "--wheel-dir", str(DIST), str(wheel))
-        else:
+        elif compiled:
             shutil.move(wheel, DIST)
+        else:
+            write_tagged(wheel, DIST)
+
+
+def write_tagged(wheel: Path, folder: Path) -> Path:
+    """Write a pure wheel again with the tags of the systems on which it runs.
+
+    Elsewhere pip then takes the sdist, and its build says why it cannot be installed.
+    """
+    tagged = folder / wheel.name.replace("-any.whl", f"-{'.'.join(PLATFORM_TAGS)}.whl")
+    with ZipFile(wheel) as old, ZipFile(tagged, "w", ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            content = old.read(entry)
+            if entry.filename.endswith(".dist-info/WHEEL"):
+                lines = "".join(f"Tag: py3-none-{tag}\n" for tag in PLATFORM_TAGS)
+                written = content.decode().replace("Tag: py3-none-any\n", lines).encode()
+                before, after = record(entry.filename, content), record(entry.filename, written)
+                content = written
+            elif entry.filename.endswith(".dist-info/RECORD"):  # The last one.
+                content = content.decode().replace(before, after).encode()
+            new.writestr(entry, content)
+    return tagged
+
+
+def record(name: str, content: bytes) -> str:
+    """Return the line of a file in a wheel's RECORD."""
+    digest = urlsafe_b64encode(sha256(content).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(content)}\n"
 
 
 def run(*arguments: str, **environment: str) -> None:

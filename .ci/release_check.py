@@ -146,7 +146,8 @@ def check_package(artefact: Path, python: str) -> str:
         if dead := dead_links(found["page"]):
             raise CheckFailed(f"its page on an index has dead links: {dead}")
         kind = environment.python("-m", "minibroker", "--version").strip()
-        if kind.endswith("compiled") == artefact.name.endswith(("none-any.whl", ".tar.gz")):
+        is_pure = "-py3-none-" in artefact.name or artefact.suffix == ".gz"
+        if kind.endswith("compiled") == is_pure:
             raise CheckFailed(f"it is {kind}")
         Path(name, "test_first.py").write_text(first_test())
         return f"{kind}: {environment.python('-m', 'pytest', '-q').splitlines()[-1]}"

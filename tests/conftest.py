@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from minibroker.runtime import system
 from tests.foreground import heed_interrupts
 from tests.scheduling import UnitScheduling, place_of
 
@@ -59,6 +60,13 @@ def _unfreeze() -> Iterator[None]:
     """
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(params=["linux", "portable"])
+def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The variants of `minibroker.runtime.system` that this process uses."""
+    monkeypatch.setattr(system, "is_portable", lambda: request.param == "portable")
+    return str(request.param)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import sys
 import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from zipfile import ZipFile
 
 import pytest
 import yaml
@@ -77,6 +78,7 @@ def test_names_of_others_in_an_installation_are_rejected(release_check: ModuleTy
     [
         ("minibroker-1.0.tar.gz", "3.14", True),
         ("minibroker-1.0-py3-none-any.whl", "3.14", True),
+        ("minibroker-1.0-py3-none-manylinux2014_x86_64.macosx_11_0_arm64.whl", "3.14", True),
         ("minibroker-1.0-cp311-cp311-manylinux_2_17_x86_64.whl", "3.12", False),
         ("minibroker-1.0-cp311-cp311-macosx_99_0_riscv.whl", "3.11", False),
     ],
@@ -85,6 +87,54 @@ def test_wheel_is_tried_where_pip_would_take_it(
     release_check: ModuleType, name: str, python: str, suits: bool
 ) -> None:
     assert release_check.suits(Path(name), python) == suits
+
+
+class BuildHookInterface:
+    """What a hook of hatchling inherits, which only builds install."""
+
+    root = str(ROOT)
+
+    def __class_getitem__(cls, _: object) -> type[BuildHookInterface]:
+        return cls
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+def test_build_is_refused_with_a_sentence_where_minibroker_does_not_run(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interface = "hatchling.builders.hooks.plugin.interface"
+    monkeypatch.setitem(
+        sys.modules, interface, SimpleNamespace(BuildHookInterface=BuildHookInterface)
+    )
+    monkeypatch.delenv("HATCH_BUILD_HOOKS_ENABLE", raising=False)
+    hook = load("build_hook").CompiledModules()
+    assert hook.dependencies() == []
+    monkeypatch.setattr(sys, "platform", platform)
+    if platform != "win32":
+        hook.initialize("standard", {})
+        return
+    with pytest.raises(SystemExit, match="run it in WSL or from its container image"):
+        hook.initialize("standard", {})
+
+
+def test_pure_wheel_gets_the_tags_of_linux_and_macos(dist: ModuleType, tmp_path: Path) -> None:
+    wheel = tmp_path / "minibroker-1.0-py3-none-any.whl"
+    tagged = b"Root-Is-Purelib: true\nTag: py3-none-any\n"
+    with ZipFile(wheel, "w") as archive:
+        archive.writestr("minibroker/__init__.py", b"")
+        archive.writestr("minibroker-1.0.dist-info/WHEEL", tagged)
+        line = dist.record("minibroker-1.0.dist-info/WHEEL", tagged)
+        archive.writestr("minibroker-1.0.dist-info/RECORD", f"minibroker/__init__.py,,\n{line}")
+    (tmp_path / "dist").mkdir()
+    with ZipFile(dist.write_tagged(wheel, tmp_path / "dist")) as archive:
+        written = archive.read("minibroker-1.0.dist-info/WHEEL")
+        recorded = archive.read("minibroker-1.0.dist-info/RECORD").decode()
+    tags = [tag.removeprefix("py3-none-") for tag in re.findall("Tag: (.*)", written.decode())]
+    assert set(tags) == set(dist.PLATFORM_TAGS)
+    assert not any(tag in ("any", "win_amd64") for tag in tags)
+    new_line = dist.record("minibroker-1.0.dist-info/WHEEL", written)
+    assert recorded == f"minibroker/__init__.py,,\n{new_line}"
+    assert line != new_line
 
 
 def test_first_test_of_the_check_is_that_of_the_readme(release_check: ModuleType) -> None:

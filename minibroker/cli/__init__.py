@@ -16,6 +16,11 @@ def main() -> None:
     import os
     import sys
 
+    from minibroker.platforms import refusal
+
+    if (reason := refusal()) is not None:
+        sys.exit(f"minibroker: {reason}")
+
     import click
 
     from minibroker.cli.app import app

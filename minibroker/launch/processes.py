@@ -56,6 +56,7 @@ from minibroker.broker.settings.definitions import (
     NUM_NETWORK_THREADS,
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
+    RUNTIME_PORTABLE,
     SASL_OAUTHBEARER_EXPECTED_ISSUER,
     ZOOKEEPER_CONNECT,
 )
@@ -94,7 +95,7 @@ from minibroker.runtime.clock import SharedClock
 from minibroker.runtime.listening import TcpSource
 from minibroker.runtime.roles import RoleStatus, RoleTable
 from minibroker.runtime.supervisor import Exit, ProcessEvent, ProcessEventKind, supervise
-from minibroker.runtime.system import resident_memory
+from minibroker.runtime.system import is_portable, resident_memory, use_portable_variants
 from minibroker.runtime.worktime import WorkTime
 
 
@@ -189,6 +190,9 @@ def start(
     ``client_properties`` is a file that clients need, which is printed; ``on_control`` is called
     before that with the URL of the control API, without its token.
     """
+    if settings[RUNTIME_PORTABLE]:
+        use_portable_variants()
+    settings = settings.with_actual_values({RUNTIME_PORTABLE.name: is_portable()})
     try:
         raise_descriptor_limit()
         check_identities(settings)

@@ -29,7 +29,9 @@ from minibroker.broker.network.authenticator import check_authentication
 from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     NUM_NETWORK_THREADS,
+    RUNTIME_PORTABLE,
     SHARDED,
+    SINGLE,
     SOCKET_LISTEN_BACKLOG_SIZE,
     SOCKET_RECEIVE_BUFFER_BYTES,
     SOCKET_SEND_BUFFER_BYTES,
@@ -39,11 +41,16 @@ from minibroker.broker.settings import (
 from minibroker.broker.settings.listeners import Listener
 from minibroker.runtime.dirlock import DirLock, DirLockedError
 from minibroker.runtime.hosts import resolver_name
-from minibroker.runtime.system import MEMORY_DIRECTORY, raise_descriptors_max, share_port
+from minibroker.runtime.system import (
+    can_share_port,
+    memory_directory,
+    raise_descriptors_max,
+    share_port,
+)
 
 PREFIX: Final = "minibroker-"
 MEMORY_BYTES_MIN: Final = 1024 * 1024
-"""Free bytes required to use `MEMORY_DIRECTORY`; a new broker writes half of that."""
+"""Free bytes required to use `memory_directory`; a new broker writes half of that."""
 
 MEMORY_DATA_BYTES_MIN: Final = 128 * 1024 * 1024
 """Free bytes below which data is kept in the default directory if that has more; a container has 64
@@ -168,15 +175,16 @@ def _temporary_base(*, for_data: bool) -> Path | None:
 
     Directories of killed brokers are removed first.
     """
-    if MEMORY_DIRECTORY.is_dir() and os.access(MEMORY_DIRECTORY, os.W_OK | os.X_OK):
-        remove_abandoned(MEMORY_DIRECTORY)
-        in_memory, elsewhere = map(free_bytes, (str(MEMORY_DIRECTORY), tempfile.gettempdir()))
+    memory = memory_directory()
+    if memory is not None and memory.is_dir() and os.access(memory, os.W_OK | os.X_OK):
+        remove_abandoned(memory)
+        in_memory, elsewhere = map(free_bytes, (str(memory), tempfile.gettempdir()))
         if not for_data or in_memory >= min(MEMORY_DATA_BYTES_MIN, elsewhere):
             if in_memory >= MEMORY_BYTES_MIN:
-                return MEMORY_DIRECTORY
+                return memory
         else:
             sys.stderr.write(
-                f"minibroker: {MEMORY_DIRECTORY} has only {in_memory // 2**20} MiB free, so the "
+                f"minibroker: {memory} has only {in_memory // 2**20} MiB free, so the "
                 f"data is kept in {tempfile.gettempdir()}; --data-dir names another directory\n"
             )
     remove_abandoned(None)
@@ -201,6 +209,11 @@ def bind(listeners: Sequence[Listener], settings: Settings) -> dict[str, list[so
     Accepted connections inherit their buffer sizes. Raises ``StartError``.
     """
     sharded = settings[ACCEPTOR_MODE] == SHARDED
+    if sharded and not can_share_port():
+        raise StartError(
+            f"{ACCEPTOR_MODE.name}={SHARDED} requires Linux, where the kernel distributes "
+            f"connections, without {RUNTIME_PORTABLE.name}; use {ACCEPTOR_MODE.name}={SINGLE}"
+        )
     count = settings[NUM_NETWORK_THREADS] if sharded else 1
     return {listener.name: _bind_all(listener, settings, count) for listener in listeners}
 

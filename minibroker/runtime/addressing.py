@@ -23,8 +23,8 @@ from minibroker.runtime.channel import (
     SocketChannel,
     memory_channel_pair,
 )
-from minibroker.runtime.handoff import Handoff, SocketHandoff, memory_handoff_pair
-from minibroker.runtime.system import PACKET_SOCKET
+from minibroker.runtime.handoff import Handoff, memory_handoff_pair, socket_handoff
+from minibroker.runtime.system import packet_socket_type
 
 BACKLOG: Final = 128
 """Connections to a name that wait to be accepted; further ones wait to connect."""
@@ -78,7 +78,7 @@ class UnixTransport(Transport):
         for name in channels:
             self._listening[name] = self._bind(name, socket.SOCK_STREAM)
         for name in handoffs:
-            self._listening[name] = self._bind(name, PACKET_SOCKET)
+            self._listening[name] = self._bind(name, packet_socket_type())
 
     def _bind(self, name: str, kind: int) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, kind)
@@ -100,7 +100,7 @@ class UnixTransport(Transport):
 
     def listen_handoff(self, name: str) -> ChannelListener[Handoff]:
         async def accept() -> Handoff:
-            return SocketHandoff(await _accept(self._listening[name]))
+            return socket_handoff(await _accept(self._listening[name]))
 
         return ChannelListener(accept)
 
@@ -108,7 +108,7 @@ class UnixTransport(Transport):
         return SocketChannel(await self._connect(name, socket.SOCK_STREAM))
 
     async def connect_handoff(self, name: str) -> Handoff:
-        return SocketHandoff(await self._connect(name, PACKET_SOCKET))
+        return socket_handoff(await self._connect(name, packet_socket_type()))
 
     async def _connect(self, name: str, kind: int) -> socket.socket:
         sock = trio.socket.socket(socket.AF_UNIX, kind)

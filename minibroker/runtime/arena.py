@@ -209,7 +209,8 @@ class ArenaPart:
             return 0
         end = -(-self._written_end // mmap.PAGESIZE) * mmap.PAGESIZE
         start = self._start + RESIDENT_BYTES_KEPT
-        free_pages(self._mapping, start, end - RESIDENT_BYTES_KEPT)
+        if not free_pages(self._mapping, start, end - RESIDENT_BYTES_KEPT):
+            return 0
         self._written_end = RESIDENT_BYTES_KEPT
         return end - RESIDENT_BYTES_KEPT
 

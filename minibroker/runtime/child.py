@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from minibroker.runtime.system import open_process, set_process_name
+from minibroker.runtime.system import set_process_name, wait_for_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,20 +53,7 @@ def bound_last_seconds() -> None:
 def wait_until_gone(pids: Iterable[int], seconds: float = ORPHAN_SECONDS_MAX) -> bool:
     """Wait for processes that need not be children; return whether all ended in time."""
     deadline = time.monotonic() + seconds
-    return all(_wait_for(pid, deadline) for pid in pids)
-
-
-def _wait_for(pid: int, deadline: float) -> bool:
-    try:
-        handle = open_process(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        remaining = max(deadline - time.monotonic(), 0)
-        readable, _, _ = select.select([handle], [], [], remaining)
-        return bool(readable)
-    finally:
-        os.close(handle)
+    return all(wait_for_process(pid, deadline - time.monotonic()) for pid in pids)
 
 
 SWITCH_INTERVAL_S: Final = 0.0002

@@ -1,16 +1,22 @@
 """Handoffs: a channel whose messages may carry one open connection to another process.
 
-Owns the passing of a socket (``SCM_RIGHTS`` over a sequenced-packet Unix socket) or, in one trio
-run, of an in-memory stream. It must never know which process gets which connection. Invariant: a
-connection has exactly one owner, so after ``send`` the sender's descriptor is closed, even if
-sending failed. Messages are pickled, which is safe for the reason given in ``channel``.
+Owns the passing of a socket (``SCM_RIGHTS`` over a Unix socket) or, in one trio run, of an
+in-memory stream. It must never know which process gets which connection. Invariant: a connection
+has exactly one owner, so after ``send`` the sender's descriptor is closed, even if sending failed;
+in the portable variant, once the receiver has acknowledged it. Messages are pickled, which is safe
+for the reason given in ``channel``.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
+import struct
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
@@ -23,7 +29,7 @@ from minibroker.runtime.stream import (
     SocketStream,
     socket_addresses,
 )
-from minibroker.runtime.system import PACKET_SOCKET
+from minibroker.runtime.system import packet_socket_type
 
 PACKET_BYTES_MAX: Final = 16 * 1024
 """Largest message without its connection: the listener's name and addresses."""
@@ -47,8 +53,8 @@ class Handoff(ABC):
         """Close both directions; connections that were not received are closed. Idempotent."""
 
 
-class SocketHandoff(Handoff):
-    """A handoff over a connected Unix socket of type `PACKET_SOCKET`."""
+class PacketHandoff(Handoff):
+    """A handoff over a connected Unix socket that preserves the boundaries of messages."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -56,9 +62,7 @@ class SocketHandoff(Handoff):
         self._closed = False
 
     async def send(self, message: object, connection: Connection | None = None) -> None:
-        packet = pickle.dumps(message, 5)
-        if len(packet) > PACKET_BYTES_MAX:
-            raise ValueError(f"message of {len(packet)} bytes; the limit is {PACKET_BYTES_MAX}")
+        packet = _packed(message)
         try:
             while not self._try_send(packet, connection):
                 try:
@@ -112,6 +116,171 @@ class SocketHandoff(Handoff):
             self._socket.close()
 
 
+def _packed(message: object) -> bytes:
+    packet = pickle.dumps(message, 5)
+    if len(packet) > PACKET_BYTES_MAX:
+        raise ValueError(f"message of {len(packet)} bytes; the limit is {PACKET_BYTES_MAX}")
+    return packet
+
+
+_HEADER: Final = struct.Struct("=HB")
+"""The length of the message that follows, and whether a descriptor belongs to it."""
+
+_ACKNOWLEDGEMENT: Final = _HEADER.pack(0, 0)
+"""A descriptor has been received. No message is empty."""
+
+_READ_BYTES: Final = 64 * 1024
+_DESCRIPTORS_AT_ONCE_MAX: Final = 64
+"""More than one read returns: that ends with the first message that has one."""
+
+
+class _Frame:
+    """A message that is being sent."""
+
+    def __init__(self, packet: bytes, connection: socket.socket | None) -> None:
+        self.rest = memoryview(packet)
+        self.connection = connection
+        """The connection, until the first byte has been sent."""
+        self.is_started = False
+
+
+class StreamHandoff(Handoff):
+    """A handoff over a connected stream socket: the portable variant.
+
+    Nothing preserves the boundaries of messages, so each has a header. Descriptors arrive in order,
+    each at the latest with the last byte of its message. A system may lose one that its sender
+    closes before it was received, so the sender keeps it until the receiver has acknowledged it,
+    which the sender learns when it receives. One task may send at a time.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._closed = False
+        self._outgoing: deque[_Frame] = deque()
+        self.unacknowledged: deque[socket.socket] = deque()
+        """Connections that were sent, and are closed when the receiver acknowledges them."""
+        self._incoming = bytearray()
+        self._descriptors: deque[int] = deque()
+
+    async def send(self, message: object, connection: Connection | None = None) -> None:
+        has_descriptor = isinstance(connection, socket.socket)
+        packet = _packed(message)
+        frame = _Frame(
+            _HEADER.pack(len(packet), has_descriptor) + packet,
+            connection if isinstance(connection, socket.socket) else None,
+        )
+        self._outgoing.append(frame)
+        try:
+            while not self._flush():
+                try:
+                    await trio.lowlevel.wait_writable(self._socket)
+                except (trio.ClosedResourceError, ValueError, OSError):
+                    raise ChannelClosed("this side was closed") from None
+        finally:
+            if not frame.is_started:  # Otherwise the rest is sent before the next message.
+                if frame in self._outgoing:
+                    self._outgoing.remove(frame)
+                if connection is not None:
+                    connection.close()
+
+    def _flush(self) -> bool:
+        """Send what can be sent without waiting; return whether that was all."""
+        if self._closed:
+            raise ChannelClosed("this side was closed")
+        try:
+            while self._outgoing:
+                frame = self._outgoing[0]
+                if frame.connection is None:
+                    count = self._socket.send(frame.rest)
+                else:
+                    descriptor = frame.connection.fileno()
+                    count = socket.send_fds(self._socket, [frame.rest], [descriptor])
+                    self.unacknowledged.append(frame.connection)
+                    frame.connection = None
+                frame.is_started = True
+                frame.rest = frame.rest[count:]
+                if not frame.rest:
+                    self._outgoing.popleft()
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self.close()
+            raise ChannelClosed(f"the other side is gone ({error})") from None
+        return True
+
+    async def receive(self) -> tuple[Any, Connection | None]:
+        while True:
+            for packet, has_descriptor in self._packets():
+                if not packet:
+                    self.unacknowledged.popleft().close()
+                    continue
+                connection = None
+                if has_descriptor:
+                    connection = socket.socket(fileno=self._descriptors.popleft())
+                    self._acknowledge()
+                return pickle.loads(packet), connection  # noqa: S301 - packed by this broker
+            await self._read()
+
+    def _packets(self) -> Iterator[tuple[bytes, bool]]:
+        """Take complete packets out of the received bytes; an empty one acknowledges."""
+        while len(self._incoming) >= _HEADER.size:
+            length, has_descriptor = _HEADER.unpack_from(self._incoming)
+            end = _HEADER.size + length
+            if len(self._incoming) < end:
+                return
+            packet = bytes(self._incoming[_HEADER.size : end])
+            del self._incoming[:end]
+            yield packet, bool(has_descriptor)
+
+    def _acknowledge(self) -> None:
+        self._outgoing.append(_Frame(_ACKNOWLEDGEMENT, None))
+        with suppress(ChannelClosed):  # The next call raises it.
+            self._flush()
+
+    async def _read(self) -> None:
+        if self._closed:
+            raise ChannelClosed("this side was closed")
+        try:
+            received, descriptors, _, _ = socket.recv_fds(
+                self._socket, _READ_BYTES, _DESCRIPTORS_AT_ONCE_MAX
+            )
+        except BlockingIOError:
+            try:
+                await trio.lowlevel.wait_readable(self._socket)
+            except (trio.ClosedResourceError, ValueError, OSError):
+                raise ChannelClosed("this side was closed") from None
+            return
+        except OSError as error:
+            self.close()
+            raise ChannelClosed(f"the other side is gone ({error})") from None
+        if not received:
+            self.close()
+            raise ChannelClosed("the other side is gone")
+        self._incoming += received
+        self._descriptors += descriptors
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        trio.lowlevel.notify_closing(self._socket)
+        self._socket.close()
+        for connection in self.unacknowledged:
+            connection.close()
+        for frame in self._outgoing:
+            if frame.connection is not None:
+                frame.connection.close()
+        self._outgoing.clear()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+
+def socket_handoff(sock: socket.socket) -> Handoff:
+    """Return the handoff over a connected Unix socket of a `packet_socket_type`."""
+    return StreamHandoff(sock) if sock.type == socket.SOCK_STREAM else PacketHandoff(sock)
+
+
 class MemoryHandoff(Handoff):
     """A handoff between two tasks of one trio run."""
 
@@ -159,8 +328,8 @@ def memory_handoff_pair(capacity: int = 64) -> tuple[Handoff, Handoff]:
 
 def socket_handoff_pair() -> tuple[Handoff, Handoff]:
     """Return two connected ends of a Unix socket pair."""
-    here, there = socket.socketpair(socket.AF_UNIX, PACKET_SOCKET)
-    return SocketHandoff(here), SocketHandoff(there)
+    here, there = socket.socketpair(socket.AF_UNIX, packet_socket_type())
+    return socket_handoff(here), socket_handoff(there)
 
 
 def addresses(connection: Connection) -> tuple[Address, Address]:

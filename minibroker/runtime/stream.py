@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import trio
 
-from minibroker.runtime.system import SEND_MORE
+from minibroker.runtime.system import send_from_file, send_more
 
 MEMORY_STREAM_BYTES_MAX: Final = 64 * 1024
 """Bytes that one direction of an in-memory stream holds before its sender waits."""
@@ -38,7 +38,7 @@ _RESET: Final = struct.pack("ii", 1, 0)
 """``SO_LINGER`` on and zero seconds: a close sends a reset."""
 
 _FILE_ERRORS: Final = frozenset({errno.EIO, errno.ESTALE})
-"""Errors of ``sendfile`` that come from the file; all others come from the socket."""
+"""Errors of sending a file that come from the file; all others come from the socket."""
 
 Address = tuple[str, int]
 
@@ -172,7 +172,7 @@ class SocketStream(ByteStream):
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
-        flags = SEND_MORE if more else 0
+        flags = send_more() if more else 0
         rest = data
         while True:
             try:
@@ -217,7 +217,7 @@ class SocketStream(ByteStream):
         end = position + length
         while position < end:
             try:
-                sent = os.sendfile(self._socket.fileno(), descriptor, position, end - position)
+                sent = send_from_file(self._socket, descriptor, position, end - position)
             except BlockingIOError:
                 await self._wait(trio.lowlevel.wait_writable)
                 continue

@@ -22,13 +22,20 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, Any, Final, NoReturn
 
 from minibroker.broker.settings import ConfigError, SettingEntry, Settings
 from minibroker.broker.settings.definitions import PERSONA
 from minibroker.broker.settings.setting import BROKER_SETTINGS, Kind
 from minibroker.runtime.supervisor import clear_type_cache
-from minibroker.runtime.system import end_with_parent, open_process, peer_user
+from minibroker.runtime.system import (
+    close_nameless,
+    end_with_parent,
+    fork_watched,
+    is_portable,
+    is_same_user,
+)
 
 REQUEST_BYTES_MAX: Final = 1024 * 1024
 LOG_BYTES_MAX: Final = 256 * 1024
@@ -175,7 +182,7 @@ class ForkServer:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        if peer_user(connection) != os.getuid():
+        if not is_same_user(connection):
             connection.close()
             return
         lease = BrokerLease(connection)
@@ -242,14 +249,12 @@ class ForkServer:
     def _fork(self, settings: Settings, share: str | None) -> LeasedBroker:
         log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the broker has ended
         reading, writing = os.pipe()
-        pid = os.fork()
+        pid, watch = fork_watched()
         if not pid:
             os.close(reading)
             self._run_broker(settings, writing, log.fileno())
         os.close(writing)
-        kept = LeasedBroker(
-            pid, open_process(pid), os.fdopen(reading, "rb", buffering=0), log, share
-        )
+        kept = LeasedBroker(pid, watch, os.fdopen(reading, "rb", buffering=0), log, share)
         self._brokers.add(kept)
         self._selector.register(kept.output, selectors.EVENT_READ, lambda: self._listen(kept))
         self._selector.register(kept.watch, selectors.EVENT_READ, lambda: self._reap(kept))
@@ -259,7 +264,8 @@ class ForkServer:
         """Be the supervisor of a broker, in the child, until it ends."""
         code = 1
         try:
-            self._end_with_parent(signal.SIGTERM)
+            if self._end_with_parent is not None:
+                self._end_with_parent(signal.SIGTERM)
             os.dup2(output, 1)
             os.dup2(log, 2)
             os.close(output)
@@ -349,12 +355,14 @@ def main() -> None:
         from minibroker import launch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listener = socket.socket(fileno=int(sys.argv[1]))
+    watched_parent = os.getpid() if is_portable() else None  # Otherwise the system reports its end.
     ForkServer(
         listener,
         parent=0,
-        start=lambda settings: launch.start(settings, json_ready=True),
+        start=partial(launch.start, json_ready=True, parent_pid=watched_parent),
         when_idle=import_late_modules,
     ).run()
+    close_nameless(listener)
 
 
 def import_late_modules() -> None:

@@ -8,7 +8,6 @@ same time, exactly one starts a fork server, because only one can bind the name.
 from __future__ import annotations
 
 import atexit
-import errno
 import json
 import os
 import select
@@ -23,7 +22,7 @@ from contextlib import suppress
 from typing import IO, Any, Final, NamedTuple
 
 from minibroker.python_command import python_command
-from minibroker.runtime.system import nameless_address
+from minibroker.runtime.system import listen_nameless, nameless_address
 
 READY_SECONDS_MAX: Final = 120.0
 """As long as a broker waits for its processes."""
@@ -75,7 +74,7 @@ class ForkServerAddress:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connection.connect(self._name)
-            except ConnectionRefusedError:
+            except (ConnectionRefusedError, FileNotFoundError):
                 connection.close()
                 if not self._spawn():
                     time.sleep(CONNECT_PAUSE_S)
@@ -102,13 +101,8 @@ class ForkServerAddress:
 
     def _spawn(self) -> bool:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            try:
-                listener.bind(self._name)
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    return False  # another process of this run was faster
-                raise
-            listener.listen(BACKLOG)
+            if not listen_nameless(listener, self._name, BACKLOG):
+                return False  # another process of this run was faster
             self.close()  # an earlier fork server of this process has ended
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - read when a lease fails
             # Its standard input is a pipe whose other end is closed when this process ends, however

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
 
+from minibroker.runtime import system
 from minibroker.runtime.addressing import MemoryTransport, Transport, UnixTransport
 
 
-@pytest.fixture(params=["memory", "unix"])
-def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transport]:
+@pytest.fixture(params=["memory", "unix", "portable unix"])
+def transport(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Transport]:
+    monkeypatch.setattr(system, "is_portable", lambda: "portable" in request.param)
     if request.param == "memory":
         yield MemoryTransport()
     else:
-        tmp_path.chmod(0o700)
-        unix = UnixTransport(tmp_path, ["worker-0", "controller"], ["processor-0"])
-        yield unix
-        unix.close()
-        assert list(tmp_path.iterdir()) == []
+        with TemporaryDirectory() as path:  # It is short, as that of a broker.
+            unix = UnixTransport(Path(path), ["worker-0", "controller"], ["processor-0"])
+            yield unix
+            unix.close()
+            assert list(Path(path).iterdir()) == []
 
 
 async def test_dial_connects_to_listener_of_that_name(transport: Transport) -> None:

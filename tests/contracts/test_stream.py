@@ -15,6 +15,7 @@ import trustme
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.network.tls import TlsStream
+from minibroker.runtime import system
 from minibroker.runtime.stream import (
     LOW_WATER_FROM_BYTES,
     ByteStream,
@@ -52,10 +53,13 @@ async def tls_pair(over: Pair, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) 
     return client, server
 
 
-@pytest.fixture(params=["memory", "tcp", "tls in memory", "tls over tcp"])
+@pytest.fixture(params=["memory", "tcp", "portable tcp", "tls in memory", "tls over tcp"])
 async def pair(
-    request: pytest.FixtureRequest, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+    request: pytest.FixtureRequest,
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Pair]:
+    monkeypatch.setattr(system, "is_portable", lambda: "portable" in request.param)
     client, server = memory_stream_pair() if "memory" in request.param else tcp_pair()
     if "tls" in request.param:
         client, server = await tls_pair((client, server), contexts)

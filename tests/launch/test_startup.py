@@ -34,7 +34,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where homes are made in these tests."""
     found = tmp_path / "memory"
     found.mkdir()
-    monkeypatch.setattr(startup, "MEMORY_DIRECTORY", found)
+    monkeypatch.setattr(startup, "memory_directory", lambda: found)
     return found
 
 
@@ -169,7 +169,7 @@ def test_start_keeps_directories_of_running_brokers(base: Path) -> None:
 def test_default_directory_is_used_without_shared_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(startup, "MEMORY_DIRECTORY", tmp_path / "none")
+    monkeypatch.setattr(startup, "memory_directory", lambda: tmp_path / "none")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with open_directories(None, NODE_ID) as made:
         assert made.home.parent == tmp_path

@@ -352,12 +352,12 @@ def test_signal_handlers_of_caller_are_restored(run_supervised: Run) -> None:
     supervised = run_supervised("""
         children = [ChildSpec("a", serve)]
         before = signal.getsignal(signal.SIGINT)
-        fds = os.listdir("/proc/self/fd")
+        fds = os.listdir("/dev/fd")
         supervise(
             children, on_event=report, on_ready=lambda: os.kill(os.getpid(), 15), **options
         )
         say(event="back", name="", same=signal.getsignal(signal.SIGINT) is before
-            and len(os.listdir("/proc/self/fd")) == len(fds))
+            and len(os.listdir("/dev/fd")) == len(fds))
         sys.exit(0)
     """)
     assert supervised.until("back")["same"]

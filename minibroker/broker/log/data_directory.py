@@ -100,6 +100,15 @@ class LoggedTopic(NamedTuple):
     partitions: tuple[int, ...]
 
 
+def ignores_case(directory: Path) -> bool:
+    """Whether names that differ only in case are one file here, as they are on macOS by default."""
+    for path in (*directory.iterdir(), directory):
+        other = path.with_name(path.name.swapcase())
+        if other != path and other.exists():
+            return other.samefile(path)
+    return False
+
+
 def check_data_directory(directory: Path, node_id: int, *, needs_store: bool) -> None:
     """Raise DataDirectoryError unless a broker with ``node_id`` may use ``directory``.
 

@@ -165,10 +165,12 @@ class ClusterController:
         broker: Broker,
         registration: Callable[[Broker], bytes],
         free_bytes: FreeBytes = unlimited,
+        ignores_case: bool = False,
     ) -> None:
         """Use an image that equals the store's content; call `start` instead.
 
-        ``broker`` has the addresses of the start; ``registration`` encodes a broker's node.
+        ``broker`` has the addresses of the start; ``registration`` encodes a broker's node. With
+        ``ignores_case``, the directories of topics whose names differ only in case are the same.
         """
         self._broker = broker
         self._registration = registration
@@ -177,6 +179,7 @@ class ClusterController:
         self._random = random
         self._image = image
         self._free_bytes = free_bytes
+        self._ignores_case = ignores_case
         self._lock = trio.Lock()
         self._pending_updates: list[Update] = []
         """Updates in the image that the next method call returns."""
@@ -192,6 +195,7 @@ class ClusterController:
         wall_ms: int,
         found_logs: FoundLogs = bootstrap.NO_LOGS,
         free_bytes: FreeBytes = unlimited,
+        ignores_case: bool = False,
     ) -> ClusterController:
         """Open a new or existing store with a higher controller epoch; the image has number 0.
 
@@ -231,6 +235,7 @@ class ClusterController:
             broker=broker,
             registration=registration,
             free_bytes=free_bytes,
+            ignores_case=ignores_case,
         )
         # They are part of the image from the start, so that the first use of a group does not
         # change the image; their logs are created at the first write.
@@ -255,7 +260,12 @@ class ClusterController:
 
         ``allow`` returns whether so many partitions may be created.
         """
-        limits = MutationLimits(allow, counts=not validate_only, free_bytes=self._free_bytes)
+        limits = MutationLimits(
+            allow,
+            counts=not validate_only,
+            free_bytes=self._free_bytes,
+            ignores_case=self._ignores_case,
+        )
         names = [new.name for new in topics]
         answer = await self._change(
             lambda image: plan_creations(image, self._settings, topics, limits, self._new_topic_id),

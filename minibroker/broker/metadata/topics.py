@@ -120,13 +120,20 @@ def name_problem(name: str) -> str | None:
     return None
 
 
-def colliding(name: str, existing: Iterable[str]) -> str | None:
-    """Return a topic that differs only in '.' and '_', which metrics could not distinguish."""
-    if "." not in name and "_" not in name:
+def colliding(name: str, existing: Iterable[str], *, ignores_case: bool = False) -> str | None:
+    """Return a topic that differs only in '.' and '_', which metrics could not distinguish.
+
+    With ``ignores_case`` also one that differs in case: both would have the same directory.
+    """
+    if "." not in name and "_" not in name and not ignores_case:
         return None
-    unified = name.replace(".", "_")
+
+    def unified(name: str) -> str:
+        name = name.replace(".", "_")
+        return name.lower() if ignores_case else name
+
     return next(
-        (other for other in existing if other != name and other.replace(".", "_") == unified), None
+        (other for other in existing if other != name and unified(other) == unified(name)), None
     )
 
 
@@ -164,9 +171,18 @@ class MutationLimits:
     """Limits on the mutations of one request: quota and disk space."""
 
     def __init__(
-        self, allow: Allow, *, counts: bool = True, free_bytes: FreeBytes = unlimited
+        self,
+        allow: Allow,
+        *,
+        counts: bool = True,
+        free_bytes: FreeBytes = unlimited,
+        ignores_case: bool = False,
     ) -> None:
-        """Without ``counts`` nothing is recorded for the quota."""
+        """Without ``counts`` nothing is recorded for the quota.
+
+        With ``ignores_case``, names of directories that differ only in case are the same.
+        """
+        self.ignores_case: Final = ignores_case
         self._allow = allow if counts else allow_all
         self._free_bytes = free_bytes
         self._decisions: dict[str, bool] = {}
@@ -199,7 +215,7 @@ def plan_creations(
         if new.name in repeated:
             outcomes.append(_duplicate(new.name))
             continue
-        plan = plan_creation(image, settings, new, new_id())
+        plan = plan_creation(image, settings, new, new_id(), ignores_case=limits.ignores_case)
         if not isinstance(plan, ChangeRejected):
             plan = limits.check(new.name, plan, len(plan.topic.partitions))
         if isinstance(plan, ChangeRejected):
@@ -267,13 +283,13 @@ def _duplicate(name: str) -> TopicOutcome:
 
 
 def plan_creation(
-    image: Image, settings: Settings, new: NewTopic, topic_id: Uuid
+    image: Image, settings: Settings, new: NewTopic, topic_id: Uuid, *, ignores_case: bool = False
 ) -> TopicCreated | ChangeRejected:
     """Return the change that creates a topic, or the reason of its rejection.
 
     An internal topic is always created as the settings of the broker determine.
     """
-    rejection = _reject_name(image, new.name) or _reject_config(new)
+    rejection = _reject_name(image, new.name, ignores_case) or _reject_config(new)
     if rejection is not None:
         return rejection
     make_internal = internal_topics(settings).get(new.name)
@@ -429,7 +445,7 @@ def topic_of(name: str, node: TopicNode, topic_id: Uuid, broker_id: int) -> Topi
     return Topic(name, topic_id, partitions, internal=name in INTERNAL_TOPICS)
 
 
-def _reject_name(image: Image, name: str) -> ChangeRejected | None:
+def _reject_name(image: Image, name: str, ignores_case: bool) -> ChangeRejected | None:
     problem = name_problem(name)
     if problem is not None:
         return ChangeRejected(
@@ -439,7 +455,7 @@ def _reject_name(image: Image, name: str) -> ChangeRejected | None:
         return ChangeRejected(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is Kafka's own.")
     if name in image.topics:
         return ChangeRejected(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    other = colliding(name, image.topics)
+    other = colliding(name, image.topics, ignores_case=ignores_case)
     if other is not None:
         return ChangeRejected(
             ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -39,7 +39,12 @@ from minibroker.broker.network.quota_stage import RequestCost
 from minibroker.broker.settings import SOCKET_REQUEST_MAX_BYTES
 from minibroker.runtime.arena import ArenaPart, Block
 from minibroker.runtime.stream import SocketStream, StreamClosed
-from minibroker.runtime.system import ENDED_EVENTS, RECEIVED_EVENTS, edge_triggered_poller
+from minibroker.runtime.system import (
+    ENDED_EVENTS,
+    RECEIVED_EVENTS,
+    EdgeTriggeredPoller,
+    edge_triggered_poller,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -120,6 +125,7 @@ class Selector:
 
     def __init__(
         self,
+        poller: EdgeTriggeredPoller,
         start: Callable[[ClientConnection, bytes], RequestCost | Awaitable[None]],
         respond: Callable[[RequestCost], Awaitable[None] | None],
         delayed: DelayedRequests,
@@ -144,7 +150,7 @@ class Selector:
         self._scratch = scratch
         self._work_time = work_time
         # Edge-triggered: a busy connection does not wake the loop again and again.
-        self._epoll = edge_triggered_poller()
+        self._poller = poller
         self._registered: dict[int, _Registration] = {}
         self._again: list[_Registration] = []
         """Connections with a further request in their buffers."""
@@ -205,14 +211,14 @@ class Selector:
         if isinstance(stream, SocketStream) and stream.descriptor in self._registered:
             del self._registered[stream.descriptor]
             client.start_task = None  # It may be noted to be served again, or be closed again.
-            if not self._epoll.closed:
-                self._epoll.unregister(stream.descriptor)
+            if not self._poller.closed:
+                self._poller.unregister(stream.descriptor)
 
     async def run(self) -> None:
         """Serve connections until cancelled."""
         try:
             while True:
-                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                await trio.lowlevel.wait_readable(self._poller.fileno())
                 served = 0
                 while count := self._serve_round():
                     served += count
@@ -220,11 +226,11 @@ class Selector:
                         served = 0
                         await trio.lowlevel.checkpoint()
         finally:
-            self._epoll.close()
+            self._poller.close()
 
     def _register(self, client: ClientConnection, stream: SocketStream) -> _Registration:
         registration = _Registration(client, stream)
-        self._epoll.register(stream.descriptor, RECEIVED_EVENTS)
+        self._poller.register(stream.descriptor, RECEIVED_EVENTS)
         self._registered[stream.descriptor] = registration
         return registration
 
@@ -235,7 +241,7 @@ class Selector:
     def _serve_round(self) -> int:
         """Serve one request of each ready connection; return the number of connections."""
         again, self._again = self._again, []
-        events = self._epoll.poll(0, EVENTS_MAX)
+        events = self._poller.poll(0, EVENTS_MAX)
         self._delayed.is_attended = True
         for registration in again:
             if registration.is_waiting:
@@ -399,19 +405,25 @@ class RequestLoop:
         self._request_handler = request_handler
         self._on_use = on_use
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.selector = Selector(
-            self._start_body,
-            request_handler.respond,
-            request_handler.delayed,
-            pacer,
-            scratch=self._scratch,
-            work_time=env.work_time,
-            start_task=start_task,
-            on_end=on_end,
-        )
+        poller = edge_triggered_poller()
+        self.selector: Selector | None = None
+        """None if the system has no such poller: each connection has a task, which reads."""
+        if poller is not None:
+            self.selector = Selector(
+                poller,
+                self._start_body,
+                request_handler.respond,
+                request_handler.delayed,
+                pacer,
+                scratch=self._scratch,
+                work_time=env.work_time,
+                start_task=start_task,
+                on_end=on_end,
+            )
 
     def attend(self, client: ClientConnection) -> None:
         """Serve a connection that needs no authentication, without a task until it needs one."""
+        assert self.selector is not None
         client.reader = self._reader(client)
         self.selector.attend(client)
 
@@ -428,9 +440,10 @@ class RequestLoop:
 
     async def take_over(self, client: ClientConnection) -> None:
         """Serve a connection that had no task until the client disconnects or the broker stops."""
-        reader = client.reader
+        reader, selector = client.reader, self.selector
         assert reader is not None
-        rest = self.selector.taken_over(client)
+        assert selector is not None
+        rest = selector.taken_over(client)
         is_open = True
         if rest is None:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -454,7 +467,7 @@ class RequestLoop:
         while is_open and not self._env.stopping.is_set():
             # Sessions that expire need reauthentication, which waits.
             rest = None
-            if client.session_expires_at is None:
+            if client.session_expires_at is None and self.selector is not None:
                 rest = await self.selector.wait(client)
             if rest is None:
                 is_open = await self._serve_next(client, reader)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -30,7 +30,7 @@ from minibroker.broker.settings import (
     Settings,
 )
 from minibroker.runtime.stream import ByteStream, StreamClosed
-from minibroker.runtime.system import memory_file, path_of
+from minibroker.runtime.system import secret_path
 
 CIPHER_BYTES_MAX: Final = 64 * 1024
 """Bytes encrypted at once, or read at once to be decrypted."""
@@ -97,7 +97,7 @@ def _load_key(context: ssl.SSLContext, settings: Settings, listener: str) -> Ide
         chain = settings.at_listener(listener, SSL_KEYSTORE_CERTIFICATE_CHAIN) or ""
         where = f"{SSL_KEYSTORE_KEY.name}, {SSL_KEYSTORE_CERTIFICATE_CHAIN.name}"
     try:
-        with _as_file(f"{key}\n{chain}\n") as path:
+        with secret_path(f"{key}\n{chain}\n".encode()) as path:
             # A password is always passed, or OpenSSL would ask for it at the terminal.
             context.load_cert_chain(path, password=lambda: password)
         return identity(chain)
@@ -137,17 +137,6 @@ def _read(name: str, location: str) -> str:
         text += "PKCS12, then openssl pkcs12 -in store.p12 -out store.pem -nodes"
         raise ConfigError([text])
     return data.decode("ascii", "replace")
-
-
-@contextmanager
-def _as_file(text: str) -> Iterator[str]:
-    """Yield a path for OpenSSL, which reads keys from files only; the text is never on a disk."""
-    descriptor = memory_file("minibroker-key")
-    try:
-        os.write(descriptor, text.encode())
-        yield path_of(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class TlsStream(ByteStream):

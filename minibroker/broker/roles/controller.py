@@ -34,6 +34,7 @@ from minibroker.broker.log.data_directory import (
     STORE_FILE,
     DataDirectoryError,
     MetaProperties,
+    ignores_case,
     lacks_meta_properties,
     logged_topics,
     read_meta_properties,
@@ -122,6 +123,7 @@ async def controller(env: Environment, attach: Attach) -> None:
                 wall_ms=env.clock.wall_ms(),
                 found_logs=_found_logs(env),
                 free_bytes=storage.free_bytes,
+                ignores_case=ignores_case(env.data_dir),
             )
             directory_id = _mark(env.data_dir, cluster.image)
             if is_unmarked:

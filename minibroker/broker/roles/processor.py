@@ -232,7 +232,8 @@ class Processor:
             await self.metadata_client.wait_image()
             await self._workers.wait_connected()
             nursery.start_soon(self._pacer.run)
-            nursery.start_soon(self._request_loop.selector.run)
+            if self._request_loop.selector is not None:
+                nursery.start_soon(self._request_loop.selector.run)
             nursery.start_soon(self.request_handler.delayed.run)
             nursery.start_soon(self._trim)
             nursery.start_soon(self._descriptor_health.run)
@@ -365,6 +366,7 @@ class Processor:
         env = self._env
         return (
             not isinstance(client.stream, SocketStream)
+            or self._request_loop.selector is None
             or self._authenticator.has_steps(client.caller.listener)
             or self.request_handler.interceptor is not None
             or env.stopping.is_set()
@@ -421,7 +423,8 @@ class Processor:
     def _end(self, client: ClientConnection) -> None:
         """Close a connection that is not served any more, and record that."""
         number = client.number
-        self._request_loop.selector.forget(client)
+        if self._request_loop.selector is not None:
+            self._request_loop.selector.forget(client)
         client.stream.close()
         client.state.on(ChannelEvent.CLOSE)
         del self.clients[number]

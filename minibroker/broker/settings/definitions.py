@@ -163,6 +163,10 @@ PROCESS_MODE = Setting("process.mode", STRING, COMBINED, one_of(COMBINED, SEPARA
     "process, which executes requests for its own partitions and groups without sending them to "
     "another process; small requests are fastest with one of each. `separate`: each has a process "
     "of its own. Not a Kafka setting.")
+RUNTIME_PORTABLE = Setting("runtime.portable", BOOLEAN, False,
+    doc="Whether the broker uses only what Linux and macOS have in common; see "
+    "[platforms](../guides/platforms.md). Always true on macOS. As a variable "
+    "(`MINIBROKER_RUNTIME_PORTABLE=true`), it also applies to test brokers. Not a Kafka setting.")
 NUM_NETWORK_THREADS = Setting("num.network.threads", INT, 1, between(1, 64), kafka_default=3,
     doc="The number of network processors, which handle the sockets. Each is a process, not a "
     "thread; see `process.mode`.")

@@ -36,7 +36,7 @@ opens a port to the network nor leaves files behind.
 (`KAFKA_LISTENER_NAME_OUTSIDE_SASL_ENABLED_MECHANISMS`). `MINIBROKER_` takes precedence over \
 `KAFKA_`. An unknown name with `MINIBROKER_` is rejected; one with `KAFKA_` only if it resembles a \
 setting, because applications have such variables too: a warning lists the others. \
-Test brokers (`MiniBroker`) do not read the environment.
+Test brokers (`MiniBroker`) do not read the environment, except for `MINIBROKER_RUNTIME_PORTABLE`.
 
 The broker rejects an unknown name and suggests the nearest valid one. Kafka settings that \
 minibroker does not support cause one warning, so you can use a properties file written for Kafka. \

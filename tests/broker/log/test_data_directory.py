@@ -18,6 +18,7 @@ from minibroker.broker.log.data_directory import (
     LoggedTopic,
     MetaProperties,
     check_data_directory,
+    ignores_case,
     lacks_meta_properties,
     logged_topics,
     read_meta_properties,
@@ -95,6 +96,20 @@ def test_directory_with_symlinked_lock_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "data" / ".lock").symlink_to(tmp_path / "notes")
     with pytest.raises(DataDirectoryError, match="was not created"):
         check(tmp_path / "data")
+
+
+def test_case_of_names_matters_here_and_is_ignored_on_other_file_systems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Topic-0").mkdir()
+    assert not ignores_case(tmp_path)
+    (tmp_path / "tOPIC-0").mkdir()
+    assert not ignores_case(tmp_path)
+    (tmp_path / "tOPIC-0").rmdir()
+    (tmp_path / "tOPIC-0").symlink_to("Topic-0")  # One directory with both names, as on macOS.
+    listed = [tmp_path / "Topic-0"]
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter(listed))
+    assert ignores_case(tmp_path)
 
 
 def test_meta_properties_round_trip_and_directory_is_accepted(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from minibroker.broker.metadata.topics import (
     offsets_topic,
     plan_additions,
     plan_creation,
+    plan_creations,
     plan_deletion,
     plan_new_partitions,
     reject_topics,
@@ -127,6 +128,17 @@ def test_topic_exists_once_and_collides_with_its_like_in_metrics() -> None:
     )
     assert colliding("abc", ["a.b.c"]) is None
     assert colliding("a.b", ["a.b"]) is None
+
+
+@pytest.mark.parametrize("ignores_case", [True, False])
+def test_topics_that_differ_in_case_collide_where_directories_would_be_the_same(
+    ignores_case: bool,
+) -> None:
+    limits = MutationLimits(allow_all, ignores_case=ignores_case)
+    news = [NewTopic("Orders.eu"), NewTopic("orders.EU"), NewTopic("ORDERS_eu"), NewTopic("other")]
+    outcomes, _ = plan_creations(cluster(), SETTINGS, news, limits, lambda: ID)
+    rejected = [outcome.name for outcome in outcomes if outcome.rejection is not None]
+    assert rejected == (["orders.EU", "ORDERS_eu"] if ignores_case else [])
 
 
 def test_manual_replica_assignment_is_used() -> None:

@@ -24,6 +24,7 @@ from minibroker.broker.network.request_loop import NewConnectionPacer, Selector
 from minibroker.broker.roles.io_worker import Purgatory
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena
 from minibroker.runtime.stream import SocketStream
+from minibroker.runtime.system import edge_triggered_poller
 from minibroker.runtime.worktime import WorkTime
 from tests.tcp import connected_sockets
 
@@ -112,7 +113,10 @@ class RunningSelector:
         self.work_time = WorkTime()
         self.delayed = DelayedRequests(trio.current_time, self.work_time)
         self.pacer = NewConnectionPacer(lambda: self.work_time.turns)
+        poller = edge_triggered_poller()
+        assert poller is not None
         self.selector = Selector(
+            poller,
             self._start,
             self._respond,
             self.delayed,
