@@ -199,8 +199,8 @@ def _keystore(listener: str) -> str:
 
 def _with_tls(broker: ControlledBroker) -> Secured:
     made = _secured(broker)
-    if made.tls == "none":
-        raise Conflict("NO_TLS", "the broker was not started with tls")
+    if made.tls == "none" or not _listeners(broker):
+        raise Conflict("NO_TLS", "the broker was not started with tls, or no listener uses it")
     return made
 
 
