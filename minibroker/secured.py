@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
@@ -58,6 +58,13 @@ _EVERYWHERE: Final = ("", "*", "0.0.0.0", "::")  # noqa: S104 - to be left out
 _AUTHORITY: Final = "ca.pem"
 _AUTHORITY_KEY: Final = "ca-key.pem"
 _SERVER: Final = "server.pem"
+_SERVERS: Final[Mapping[CertificateKind, str]] = {
+    "valid": _SERVER,
+    "expired": "server-expired.pem",
+    "not_yet_valid": "server-not-yet-valid.pem",
+    "wrong_host": "server-wrong-host.pem",
+    "untrusted": "server-untrusted.pem",
+}
 _CLIENT: Final = "client.pem"
 _PROPERTIES: Final = "client.properties"
 _KEPT: Final = "secured.json"
@@ -259,6 +266,12 @@ def issue_certificate(made: Secured, kind: CertificateKind = "valid") -> Path:
     return _issue(authority, made, kind)
 
 
+def certificate_kind(location: str) -> CertificateKind:
+    """Return the kind of the certificate in a file that `issue_certificate` has written."""
+    name = Path(location).name
+    return next((kind for kind, file in _SERVERS.items() if file == name), "valid")
+
+
 def _issue(authority: trustme.CA, made: Secured, kind: CertificateKind) -> Path:
     hosts = (OTHER_HOST,) if kind == "wrong_host" else made.hosts
     first, last = _VALIDITY.get(kind, (None, None))
@@ -270,7 +283,7 @@ def _issue(authority: trustme.CA, made: Secured, kind: CertificateKind) -> Path:
         raise InvalidSecurity(
             f"no certificate can name one of {', '.join(hosts)}: {error}"
         ) from None
-    path = made.folder / (_SERVER if kind == "valid" else f"server-{kind.replace('_', '-')}.pem")
+    path = made.folder / _SERVERS[kind]
     write_private(path, leaf.private_key_and_cert_chain_pem.bytes())
     return path
 

@@ -106,6 +106,9 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InvalidSecurity, match=r"pip install 'minibroker\[tls\]'"):
         written(tmp_path)
     written(tmp_path / "other", tls=False)
+    monkeypatch.setitem(sys.modules, "jwt", None)
+    with pytest.raises(InvalidSecurity, match=r"pip install 'minibroker\[oauth\]'"):
+        written(tmp_path / "tokens", tls=False, sasl="oauth")
 
 
 # Hosts and certificates ---------------------------------------------------------------------------

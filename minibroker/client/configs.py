@@ -235,12 +235,17 @@ def _expression(value: object, indent: str = "") -> str:
     if isinstance(value, Code):
         return value.text
     if not isinstance(value, dict):
-        return json.dumps(value)
+        return _literal(value)
     inner = indent + "    "
     lines = [
         f"{inner}{json.dumps(key)}: {_expression(each, inner)}," for key, each in value.items()
     ]
     return "\n".join(["{", *lines, f"{indent}}}"])
+
+
+def _literal(value: object) -> str:
+    # An escaped character beyond 16 bits is another one in each language.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _preamble(made: Secured, library: str) -> str:
@@ -266,7 +271,7 @@ def _filled(code: str, made: Secured) -> str:
     if made.mechanism is not None:
         values |= {"PASSWORD": made.password, "TOKEN_URL": _token_url(made)}
     for name, value in values.items():
-        code = code.replace(f"<{name}>", json.dumps(value))
+        code = code.replace(f"<{name}>", _literal(value))
     return code
 
 

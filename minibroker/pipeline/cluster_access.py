@@ -147,6 +147,8 @@ def _settings(client: ClientProperties) -> dict[str, str]:
         found |= {MECHANISM: client.mechanism, JAAS: _in_file(client, JAAS), **PROVIDERS}
     if client.token_file is not None:
         found |= {TOKEN_URL: client.token_file.absolute().as_uri(), **TOKEN_HANDLER}
+    if client.token_endpoint is not None:
+        found |= {TOKEN_URL: client.token_endpoint, **TOKEN_HANDLER}
     return found
 
 

@@ -90,6 +90,14 @@ def test_printed_context_of_aiokafka_trusts_the_authority_only(tmp_path: Path) -
     assert ("organizationName", "minibroker") in [part[0] for part in trusted["subject"]]
 
 
+def test_printed_code_keeps_other_characters(tmp_path: Path) -> None:
+    made = written(tmp_path / "sécurité-🐈", True)
+    printed: dict[str, Any] = {}
+    exec(config_text(made, "aiokafka", "there:2"), printed)
+    assert printed["config"]["ssl_context"].get_ca_certs()
+    assert made.authority in config_text(made, "franz-go", "there:2")
+
+
 def test_libraries_without_objects_are_configured_by_code(oauth: Secured) -> None:
     for library in ("franz-go", "kafkajs"):
         with pytest.raises(InvalidSecurity, match="by code: minibroker client-config"):

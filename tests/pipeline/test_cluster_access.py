@@ -147,6 +147,17 @@ def test_token_file_sets_login_callback_handler(read: Read) -> None:
     assert options["kafka.sasl.login.callback.handler.class"].endswith("LoginCallbackHandler")
 
 
+def test_token_endpoint_sets_login_callback_handler(read: Read) -> None:
+    options = read(
+        "security.protocol=SASL_PLAINTEXT",
+        "sasl.mechanism=OAUTHBEARER",
+        f'sasl.jaas.config={BEARER} clientId="a" clientSecret="b";',
+        "sasl.oauthbearer.token.endpoint.url=http://issuer/token",
+    ).read_options()
+    assert options["kafka.sasl.oauthbearer.token.endpoint.url"] == "http://issuer/token"
+    assert options["kafka.sasl.login.callback.handler.class"].endswith("LoginCallbackHandler")
+
+
 def test_sec1_key_is_rejected_with_pkcs8_conversion_command(
     read: Read, pem: Path, tmp_path: Path
 ) -> None:

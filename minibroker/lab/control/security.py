@@ -30,6 +30,7 @@ from minibroker.secured import (
     CertificateKind,
     InvalidSecurity,
     Secured,
+    certificate_kind,
     issue_certificate,
     read_files,
 )
@@ -134,7 +135,6 @@ class _Issuer:
     def __init__(self, _: ControlledBroker) -> None:
         self.change = IssuerChange()
         self.issued = 0
-        self.certificate: CertificateKind = "valid"
 
 
 SECURITY_OPERATIONS: Final = Operations()
@@ -160,7 +160,11 @@ def _secured(broker: ControlledBroker) -> Secured:
 async def get_certificate(broker: ControlledBroker) -> CertificateView:
     """Return which certificate new connections are shown."""
     _with_tls(broker)
-    return CertificateView(broker.state(_Issuer).certificate, _listeners(broker))
+    listeners = _listeners(broker)
+    # The config survives a restart of this process, and a snapshot has it.
+    config = broker.image.configs.get((BROKER, str(broker.env.settings[NODE_ID])), {})
+    location = config.get(_keystore(listeners[0]), "")
+    return CertificateView(certificate_kind(location), listeners)
 
 
 @SECURITY_OPERATIONS.add(
@@ -179,26 +183,24 @@ async def present_certificate(
     except (InvalidSecurity, OSError) as error:
         raise Conflict("NO_CERTIFICATE", str(error)) from None
     listeners = _listeners(broker)
-    steps = tuple(
-        ConfigOperation(
-            f"listener.name.{name.lower()}.{SSL_KEYSTORE_LOCATION.name}", Op.SET, str(path)
-        )
-        for name in listeners
-    )
+    steps = tuple(ConfigOperation(_keystore(name), Op.SET, str(path)) for name in listeners)
     node = str(broker.env.settings[NODE_ID])
     outcome = await broker.scope.cluster.alter_configs([Alteration(BROKER, node, steps)])
     await broker.scope.publish(outcome.updates)
     for rejection in outcome.rejections:
         if rejection is not None:
             raise ApiError(rejection.code.name, rejection.text)
-    broker.state(_Issuer).certificate = change.kind
     return CertificateView(change.kind, listeners)
+
+
+def _keystore(listener: str) -> str:
+    return f"listener.name.{listener.lower()}.{SSL_KEYSTORE_LOCATION.name}"
 
 
 def _with_tls(broker: ControlledBroker) -> Secured:
     made = _secured(broker)
-    if made.tls == "none":
-        raise Conflict("NO_TLS", "the broker was not started with tls")
+    if made.tls == "none" or not _listeners(broker):
+        raise Conflict("NO_TLS", "the broker was not started with tls, or no listener uses it")
     return made
 
 

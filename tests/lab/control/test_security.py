@@ -38,10 +38,12 @@ def made(tmp_path: Path) -> Secured:
 def connect(at: At) -> Connect:
     """A client of the API of a broker with a secured listener, or with none."""
 
-    def open_client(made: Secured | None, token: str = "") -> httpx.AsyncClient:
+    def open_client(
+        made: Secured | None, token: str = "", listeners: str = ""
+    ) -> httpx.AsyncClient:
         pairs = ["node.id=3", f"sasl.oauthbearer.expected.issuer={ISSUER}"]
         if made is not None:
-            pairs += [f"listeners={made.protocol}://127.0.0.1:0"]
+            pairs += [f"listeners={listeners or f'{made.protocol}://127.0.0.1:0'}"]
             pairs += [f"{name}={value}" for name, value in made.settings().items()]
         env = replace(at.env, settings=Settings.from_sources(pairs=pairs))
         broker = ControlledBroker(
@@ -182,6 +184,7 @@ async def test_presented_certificate_is_set_for_the_listeners(
 ) -> None:
     async with connect(made) as client:
         view = (await client.post("/v1/certificate", json={"kind": kind})).json()
+    async with connect(made) as client:  # of another process, such as a restarted controller
         assert view == (await client.get("/v1/certificate")).json()
         assert view == {"kind": kind, "listeners": ["SASL_SSL"]}
         config = at.scope.image.configs[BROKER, "3"]
@@ -202,6 +205,14 @@ async def test_operations_need_what_the_broker_was_started_with(
                 response = await client.post(path, json=body)
                 assert (response.status_code, response.json()["error"]["code"]) == (409, code)
                 assert (await client.get(path)).status_code == 409
+
+
+async def test_certificate_needs_a_listener_with_tls(
+    made: Secured, connect: Connect, autojump_clock: MockClock
+) -> None:
+    async with connect(made, listeners="PLAINTEXT://127.0.0.1:0") as client:
+        response = await client.get("/v1/certificate")
+        assert (response.status_code, response.json()["error"]["code"]) == (409, "NO_TLS")
 
 
 async def test_unknown_kind_is_rejected(
