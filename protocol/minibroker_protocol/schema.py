@@ -375,4 +375,5 @@ def _node(item: Field, version: int, flexible: bool) -> Any:
             inner = _struct_node(element, version, flexible)
         return array_node(inner, flexible=flexible, nullable=nullable)
     node = _struct_node(kind, version, flexible)
-    return NullableNode(node) if nullable else node
+    is_tagged = flexible and item.tagged.has(version)
+    return NullableNode(node, tagged=is_tagged) if nullable else node

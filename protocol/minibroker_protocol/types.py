@@ -239,14 +239,22 @@ class ArrayNode(LengthPrefixed):
 
 
 class NullableNode(cs.Subconstruct):  # type: ignore[misc]
-    """A struct that may be null: an int8 of -1 for null, 1 before a struct that is there."""
+    """A struct that may be null: an int8 of ``null``, or 1 before a struct that is there."""
+
+    def __init__(self, subcon: Any, *, tagged: bool) -> None:
+        super().__init__(subcon)
+        self.null = 0 if tagged else -1
+
+    def is_null(self, marker: int) -> bool:
+        """Whether there is no struct after the int8."""
+        return marker <= self.null
 
     def _parse(self, stream: Any, context: Any, path: str) -> Any:
         marker = cs.Int8sb._parse(stream, context, path)
-        return None if marker < 0 else self.subcon._parsereport(stream, context, path)
+        return None if self.is_null(marker) else self.subcon._parsereport(stream, context, path)
 
     def _build(self, obj: Any, stream: Any, context: Any, path: str) -> Any:
-        cs.Int8sb._build(-1 if obj is None else 1, stream, context, path)
+        cs.Int8sb._build(self.null if obj is None else 1, stream, context, path)
         return obj if obj is None else self.subcon._build(obj, stream, context, path)
 
 

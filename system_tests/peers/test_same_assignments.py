@@ -1,19 +1,23 @@
-"""Kafka's assignors and ours compute the same targets for generated groups.
+"""Kafka's assignors and ours compute the same targets, and the same hashes of topics.
 
-Kafka's classes are called by `Assignors.java`, one group a line. The groups have members with equal
-or different subscriptions, static members, and previous targets that fit them more or less.
+Kafka's classes are called by `Assignors.java` and `TopicHashes.java`, one group a line. The groups
+have members with equal or different subscriptions, static members, and previous targets that fit
+them more or less.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterable
 from random import Random
 from typing import Any, Final, NamedTuple
 
 import pytest
 
 from minibroker.broker.groups.assignors import ASSIGNORS, MemberSubscription, assign
+from minibroker.broker.groups.consumer_state import topics_hash
+from minibroker.broker.metadata.image import Broker, Image, PartitionRegistration, Topic
 from minibroker_protocol.types import uuid_text
 from system_tests.harness.jars import java_driver
 
@@ -88,18 +92,71 @@ def ours(group: GeneratedGroup) -> dict[str, Any]:
     }
 
 
-def test_assignors_compute_what_kafka_s_do() -> None:
-    random = Random(848)
-    groups = [generate(random, ASSIGNORS[number % 2]) for number in range(GROUPS)]
+def answers(program: str, lines: Iterable[str]) -> list[Any]:
+    """What a Java program answers to each line."""
     answered = subprocess.run(
-        ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", java_driver(), "Assignors"],
-        input="\n".join(map(as_json, groups)),
+        ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", java_driver(), program],
+        input="\n".join(lines),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=True,
     )
-    theirs = [json.loads(line) for line in answered.stdout.splitlines()]
+    return [json.loads(line) for line in answered.stdout.splitlines()]
+
+
+def test_assignors_compute_what_kafka_s_do() -> None:
+    random = Random(848)
+    groups = [generate(random, ASSIGNORS[number % 2]) for number in range(GROUPS)]
+    theirs = answers("Assignors", map(as_json, groups))
     assert len(theirs) == GROUPS
     for number, (group, target) in enumerate(zip(groups, theirs, strict=True)):
         assert ours(group) == target, number
+
+
+HASHES: Final = 200
+RACKS: Final = ("", "a", "rack-1", "ü")
+
+
+def generated_topics(random: Random) -> Image:
+    """Up to nine topics on brokers of which some have racks."""
+    chosen = [random.choice((None, *RACKS)) for _ in range(random.choice((1, 3)))]
+    brokers = {each: Broker(each, rack, {}) for each, rack in enumerate(chosen, start=1)}
+    topics = {}
+    for _ in range(random.randint(1, 9)):
+        name = "".join(random.choices("abz.-_9", k=random.choice((1, 5, 30, 249))))
+        replicas = [
+            tuple(random.sample(sorted(brokers), random.randint(1, len(brokers))))
+            for _ in range(random.choice((1, 3, 50, 300)))
+        ]
+        partitions = tuple(
+            PartitionRegistration(at, each[0], 0, each, each) for at, each in enumerate(replicas)
+        )
+        topics[name] = Topic(name, random.randbytes(16), partitions)
+    return Image(brokers=brokers, topics=topics)
+
+
+def hashed(image: Image) -> str:
+    """The topics as JSON, with the racks of their replicas."""
+
+    def racks_of(partition: PartitionRegistration) -> list[str]:
+        racks = [image.brokers[each].rack for each in partition.replicas]
+        return [rack for rack in racks if rack is not None]
+
+    return json.dumps(
+        [
+            {
+                "name": topic.name,
+                "id": uuid_text(topic.topic_id),
+                "racks": [racks_of(each) for each in topic.partitions],
+            }
+            for topic in image.topics.values()
+        ]
+    )
+
+
+def test_hashes_of_topics_are_those_of_kafka() -> None:
+    random = Random(1101)
+    images = [generated_topics(random) for _ in range(HASHES)]
+    theirs = answers("TopicHashes", map(hashed, images))
+    assert [topics_hash(image, [*image.topics, "gone"]) for image in images] == theirs

@@ -17,7 +17,8 @@ from minibroker_protocol.messages.metadata import (
 )
 from minibroker_protocol.messages.produce import ProduceRequest
 from minibroker_protocol.registry import ApiKey, schema
-from minibroker_protocol.schema import Message, construct_for
+from minibroker_protocol.schema import Message, Struct, construct_for, field
+from minibroker_protocol.types import INT32
 
 MESSAGES = [cls for key in ApiKey for cls in (schema(key).request, schema(key).response)]
 Draw = Callable[[type[Message]], st.SearchStrategy[Any]]
@@ -54,6 +55,29 @@ def test_field_missing_in_version_is_decoded_as_its_default() -> None:
         MetadataResponse, 0, compiler.encode(MetadataResponse(brokers=[broker]), 0)
     )
     assert decoded.brokers == [MetadataResponseBroker(node_id=1, host="h", port=2, rack=None)]
+
+
+class Part(Struct):
+    number: int = field(INT32)
+
+
+class Whole(Message, versions="0", flexible="0+"):
+    part: Part | None = field(Part, nullable="0+", tagged="0+", tag=0)
+
+
+@pytest.mark.parametrize(
+    ("whole", "data"),
+    [
+        (Whole(part=None), b"\1\0\1\0"),
+        (Whole(), b"\0"),
+        (Whole(part=Part(number=5)), b"\1\0\6\1\0\0\0\5\0"),
+    ],
+)
+def test_tagged_struct_that_may_be_null_is_as_in_kafka(whole: Whole, data: bytes) -> None:
+    """Kafka's generated classes write 0 for null there, and -1 in fields without a tag."""
+    tree = construct_for(Whole, 0)
+    assert compiler.encode(whole, 0) == tree.build(whole) == data
+    assert compiler.decode(Whole, 0, data) == tree.parse(data) == whole
 
 
 def test_undeclared_version_is_unsupported() -> None:

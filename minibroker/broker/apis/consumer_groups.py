@@ -34,8 +34,6 @@ from minibroker.broker.metadata.features import GROUP_VERSION, level
 from minibroker.broker.security.acl import (
     GROUP_OPERATIONS,
     OPERATIONS_NOT_ASKED,
-    Operation,
-    Resource,
 )
 from minibroker.broker.settings import (
     GROUP_CONSUMER_ASSIGNORS,
@@ -116,11 +114,8 @@ def _described_topics(ctx: Context) -> frozenset[str] | None:
     """The topics that a regular expression of the caller can match; None without authorization."""
     if ctx.authorizer is None:
         return None
-    return frozenset(
-        name
-        for name in ctx.image.topics
-        if ctx.allows(Operation.DESCRIBE, Resource.TOPIC, name, quietly=True)
-    )
+    caller = ctx.caller
+    return ctx.authorizer.described_topics(caller.principal, caller.client_host, ctx.image.topics)
 
 
 def _problem(

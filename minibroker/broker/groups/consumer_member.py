@@ -131,7 +131,7 @@ class ConsumerMember:
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             assignor=value.server_assignor,
             classic=None
-            if stored is None
+            if stored is None or not stored.supported_protocols  # By an earlier minibroker.
             else ClassicSession(
                 stored.session_timeout_ms,
                 tuple((each.name, each.metadata) for each in stored.supported_protocols),

@@ -88,8 +88,11 @@ class ConsumerMemberMetadata(Message, versions="0", flexible="0+"):
     rebalance_timeout_ms: int = field(INT32, default=-1)
     server_assignor: str | None = field(NULLABLE_STRING)
     classic_member_metadata: ClassicMemberMetadata | None = field(
-        ClassicMemberMetadata, nullable="0+", tagged="0+", tag=0, default=None
+        ClassicMemberMetadata, nullable="0+", tagged="0+", tag=0
     )
+    """None for members that use the requests of consumer groups. Kafka takes a record without the
+    field for that of a classic member without protocols.
+    """
 
 
 class TargetAssignmentMetadata(Message, versions="0", flexible="0+"):

@@ -12,8 +12,10 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from hashlib import blake2b
+from struct import Struct
 from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
 
 from minibroker.broker.groups.consumer_member import (
     NOTHING,
@@ -31,7 +33,7 @@ from minibroker.broker.groups.consumer_records import (
     TargetAssignmentMetadata,
     TargetTopicPartitions,
 )
-from minibroker.broker.metadata.image import Image
+from minibroker.broker.metadata.image import Image, Topic
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import Uuid
 
@@ -39,6 +41,9 @@ FIRST_EPOCH: Final = 1
 """The group epoch and the assignment epoch of a new group."""
 
 NO_TIMESTAMP: Final = 0
+
+_HASH_VERSION: Final = b"\0"
+_INT32: Final = Struct("<i")
 
 
 class ConsumerGroupState(enum.Enum):
@@ -300,16 +305,36 @@ class ConsumerGroupData:
 
 
 def topics_hash(image: Image, names: Iterable[str]) -> int:
-    """A hash of the topics that exist: their names, ids and numbers of partitions."""
-    digest = blake2b(digest_size=8)
-    is_empty = True
-    for name in sorted(names):
-        topic = image.topics.get(name)
-        if topic is not None:
-            is_empty = False
-            digest.update(f"{name}\0{len(topic.partitions)}\0".encode())
-            digest.update(topic.topic_id)
-    return 0 if is_empty else int.from_bytes(digest.digest(), "big", signed=True)
+    """Kafka's hash of the topics that exist: their names, ids, partitions and racks (KIP-1101).
+
+    It is stored with the group epoch, so a group that Kafka wrote keeps its epoch here, and the
+    other way round.
+    """
+    topics = [image.topics[name] for name in sorted(names) if name in image.topics]
+    if not topics:
+        return 0
+    racks = {each: broker.rack for each, broker in image.brokers.items() if broker.rack is not None}
+    hashes = [xxh3_64_intdigest(_hashed_topic(topic, racks)) for topic in topics]
+    digest = xxh3_64_intdigest(b"".join(each.to_bytes(8, "little") for each in hashes))
+    return int.from_bytes(digest.to_bytes(8, "little"), "little", signed=True)
+
+
+def _hashed_topic(topic: Topic, racks: Mapping[int, str]) -> bytes:
+    """The bytes of which the hash of a topic is computed; integers are little-endian."""
+    most, least = topic.topic_id[:8], topic.topic_id[8:]
+    parts = [_HASH_VERSION, most[::-1], least[::-1], _hashed_text(topic.name)]
+    parts.append(_INT32.pack(len(topic.partitions)))
+    for index, partition in enumerate(topic.partitions):
+        parts.append(_INT32.pack(index))
+        for rack in sorted(racks[each] for each in partition.replicas if each in racks):
+            parts += (_INT32.pack(len(rack)), _hashed_text(rack))
+    return b"".join(parts)
+
+
+def _hashed_text(text: str) -> bytes:
+    """UTF-16, and the number of its code units."""
+    encoded = text.encode("utf-16-le")
+    return encoded + _INT32.pack(len(encoded) // 2)
 
 
 def topics_of(member: ConsumerMember) -> Iterable[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import ipaddress
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from minibroker.broker.security.principal import Principal
@@ -110,6 +111,10 @@ Acls = Mapping[Pattern, tuple[AclRule, ...]]
 """All ACLs by pattern."""
 
 
+DESCRIBERS_MAX: Final = 100
+"""Principals at hosts whose topics an authorizer keeps."""
+
+
 class Authorizer:
     """Decides by one set of ACLs."""
 
@@ -125,6 +130,8 @@ class Authorizer:
             for resource in Resource
         }
         """Lengths of the prefixes by resource type."""
+        self._topics: dict[tuple[Principal, str], tuple[Collection[str], frozenset[str]]] = {}
+        """Topics, and those of them that a principal at a host may describe."""
 
     def allows(
         self, principal: Principal, host: str, operation: Operation, resource: Resource, name: str
@@ -140,6 +147,18 @@ class Authorizer:
         if any(_denies(rule, operation) for rule in matching):
             return False
         return any(_allows(rule, operation) for rule in matching)
+
+    def described_topics(
+        self, principal: Principal, host: str, topics: Collection[str]
+    ) -> frozenset[str]:
+        """Topics that a principal at a host may describe; found once for topics that stay."""
+        known = self._topics.get((principal, host))
+        if known is None or known[0] is not topics:
+            if len(self._topics) >= DESCRIBERS_MAX:
+                self._topics.clear()
+            allows = partial(self.allows, principal, host, Operation.DESCRIBE, Resource.TOPIC)
+            known = self._topics[principal, host] = topics, frozenset(filter(allows, topics))
+        return known[1]
 
     def allows_any(
         self, principal: Principal, host: str, operation: Operation, resource: Resource

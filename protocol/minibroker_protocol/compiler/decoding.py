@@ -201,7 +201,8 @@ class _Writer:
 
     def nullable(self, node: NullableNode, target: str, path: str) -> None:
         self.flush()
-        with self.source.block("if buf[pos] > 127:", path):
+        also_0 = " or not buf[pos]" if node.is_null(0) else ""
+        with self.source.block(f"if buf[pos] > 127{also_0}:", path):
             self.source.line("pos += 1")
             self.source.line(f"{target} = None")
         with self.source.block("else:"):

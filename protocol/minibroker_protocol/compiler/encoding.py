@@ -16,6 +16,7 @@ import construct as cs
 from minibroker_protocol.compiler.decoding import has_records
 from minibroker_protocol.compiler.emit import Slot, Source, fixed_code
 from minibroker_protocol.errors import EncodeError
+from minibroker_protocol.schema import Struct
 from minibroker_protocol.types import (
     STRING_LENGTH_MAX,
     ArrayNode,
@@ -175,7 +176,7 @@ class _Writer:
         var = source.fresh("o")
         source.line(f"{var} = {expression}")
         with source.block(f"if {var} is None:"):
-            source.line(f'{self.out}(b"\\xff")')
+            source.line(f"{self.out}({node.null.to_bytes(1, signed=True)!r})")
         with source.block("else:"):
             self.pending.append(Slot("b", "1", ""))
             self.object(node.subcon, var)
@@ -283,6 +284,8 @@ class _Writer:
             # A struct that is there may still say no more than its absence would.
             is_default = source.bind(f"is_default_{known.name}", known.is_default)
             test = f"{value} is not None and not {is_default}({value})"
+        elif isinstance(known.default, Struct):
+            test = f"not {source.bind(f'is_default_{known.name}', known.is_default)}({value})"
         else:
             test = f"{value} != {known.default!r}"
         with source.block(f"if {test}:"):

@@ -320,7 +320,7 @@ class Walker:
     def _nullable(self, made: Node, node: NullableNode) -> None:
         marker = cs.Int8sb.parse_stream(self._stream)
         made.own_end = self.position
-        if marker < 0:
+        if node.is_null(marker):
             made.text = "null"
         else:
             self.members(node.subcon, made)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from minibroker.broker.apis import group_offsets
+from minibroker.broker.apis.consumer_groups import CONSUMER_GROUP_HEARTBEAT
 from minibroker.broker.apis.group_offsets import (
     OFFSET_COMMIT,
     OFFSET_DELETE,
@@ -25,6 +26,7 @@ from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.metadata.image import OFFSETS_TOPIC, group_owner, offsets_partition
 from minibroker_protocol.control_records import EndTransactionMarker
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker_protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from minibroker_protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -295,6 +297,49 @@ async def test_member_of_other_generation_is_rejected(
     member = request(group_apis, 3, generation_id_or_member_epoch=3, member_id="m")
     response = await group_apis.ask(TXN_OFFSET_COMMIT, member, 3)
     assert errors(response)[0][0] == ErrorCode.ILLEGAL_GENERATION
+
+
+@pytest.mark.usefixtures("verification")
+@pytest.mark.parametrize("version", [3, 5, 6])
+@pytest.mark.parametrize(
+    ("member", "epoch", "error"),
+    [
+        ("m", 2, OK),
+        ("m", 1, ErrorCode.STALE_MEMBER_EPOCH),
+        ("m", 3, ErrorCode.STALE_MEMBER_EPOCH),
+        ("x", 2, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", -1, OK),
+    ],
+)
+async def test_epoch_of_a_consumer_group_is_checked_in_a_transaction(
+    group_apis: Any, version: int, member: str, epoch: int, error: ErrorCode
+) -> None:
+    """Clients of older versions do not know STALE_MEMBER_EPOCH."""
+    joining = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    joined = await group_apis.ask(CONSUMER_GROUP_HEARTBEAT, joining, 1)
+    assert joined.member_epoch == 2
+    fields = {"generation_id_or_member_epoch": epoch, "member_id": member}
+    commit = request(group_apis, version, **fields)
+    response = await group_apis.ask(TXN_OFFSET_COMMIT, commit, version)
+    is_unknown = version < 6 and error is ErrorCode.STALE_MEMBER_EPOCH
+    assert errors(response)[0][0] == (ErrorCode.ILLEGAL_GENERATION if is_unknown else error)
+
+
+@pytest.mark.parametrize("version", [3, 5, 6])
+async def test_member_of_a_group_that_does_not_exist_commits_nothing_in_a_transaction(
+    group_apis: Any, verification: Verification, version: int
+) -> None:
+    member = request(group_apis, version, generation_id_or_member_epoch=3, member_id="m")
+    response = await group_apis.ask(TXN_OFFSET_COMMIT, member, version)
+    expected = ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.ILLEGAL_GENERATION
+    assert errors(response)[0][0] == expected
 
 
 async def test_empty_group_id_is_rejected(group_apis: Any, verification: Verification) -> None:

@@ -8,6 +8,7 @@ from minibroker.broker.groups.consumer_member import ClassicSession, ConsumerMem
 from minibroker.broker.groups.consumer_records import (
     ConsumerGroupMetadata,
     ConsumerGroupRecord,
+    ConsumerMemberMetadata,
     CurrentMemberAssignment,
     CurrentTopicPartitions,
     RecordKind,
@@ -119,3 +120,35 @@ def test_partitions_without_epochs_have_the_epoch_of_the_member() -> None:
     member = ConsumerMember(member_id="m").with_assignment(value)
     assert member.assigned == {ID: {0: 4, 1: 4}}
     assert member.state is MemberState.UNKNOWN
+
+
+# What Kafka 4.4 has written for a member of a consumer group.
+KAFKA_S_MEMBER = bytes.fromhex(
+    "0000 00 00 04726177 0b2f3132372e302e302e31 02 076f7264657273 01 0000ea60 00 01 00 01 00"
+)
+
+
+def test_member_without_classic_requests_is_written_as_by_kafka() -> None:
+    """Kafka takes a record without the tagged field for that of a classic member."""
+    member = ConsumerMember(
+        member_id="a",
+        rebalance_timeout_ms=60_000,
+        client_id="raw",
+        client_host="/127.0.0.1",
+        topics=frozenset({"orders"}),
+        regex="",
+    )
+    record = member.metadata_record("g")
+    assert record.encode_value() == KAFKA_S_MEMBER
+    found = decode_entry(record.encode_key(), KAFKA_S_MEMBER)
+    assert isinstance(found, ConsumerGroupRecord)
+    assert isinstance(found.value, ConsumerMemberMetadata)
+    assert ConsumerMember(member_id="a").with_metadata(found.value) == member
+
+
+def test_member_of_an_earlier_minibroker_is_no_classic_one() -> None:
+    key = ConsumerMember(member_id="a").metadata_record("g").encode_key()
+    found = decode_entry(key, KAFKA_S_MEMBER[:-4] + b"\0")
+    assert isinstance(found, ConsumerGroupRecord)
+    assert isinstance(found.value, ConsumerMemberMetadata)
+    assert ConsumerMember(member_id="a").with_metadata(found.value).classic is None

@@ -17,8 +17,10 @@ from minibroker.broker.groups.consumer_state import (
     is_homogeneous,
     topics_hash,
 )
+from minibroker.broker.metadata.image import Image, Topic, TopicCreated, apply
 from minibroker_protocol.errors import ErrorCode
-from tests.broker.groups.consumer_play import ConsumerPlay, topic_id
+from minibroker_protocol.types import uuid_from_text
+from tests.broker.groups.consumer_play import ConsumerPlay, partitions, topic_id
 
 T = topic_id("t")
 MEMBER = ConsumerMember(
@@ -94,6 +96,13 @@ def test_subscriptions_are_homogeneous_if_all_members_name_the_same_topics() -> 
     assert is_homogeneous({}, {"u.*": 2}, resolved, 2)
     assert not is_homogeneous({"t": 1}, {"u.*": 2}, resolved, 2)
     assert not is_homogeneous({}, {"u.*": 1}, resolved, 2)
+
+
+def test_hash_of_topics_is_that_of_kafka() -> None:
+    """The group epoch that Kafka 4.4 wrote for a topic with six partitions."""
+    topic = Topic("orders", uuid_from_text("f684xxrJTumuKywdIPbwuA"), partitions(0, 6))
+    image = apply(Image(), TopicCreated(topic))
+    assert topics_hash(image, ["orders"]) == -2661676772421926224
 
 
 def test_hash_of_topics_changes_with_their_partitions() -> None:

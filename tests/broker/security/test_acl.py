@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from minibroker.broker.security.acl import (
     CLUSTER_OPERATIONS,
+    DESCRIBERS_MAX,
     GROUP_OPERATIONS,
     IMPLIES,
     TOPIC_OPERATIONS,
@@ -178,3 +179,27 @@ def test_operation_bits_match_kafka_operation_codes() -> None:
     assert bits(TOPIC_OPERATIONS) == [3, 4, 5, 6, 7, 8, 10, 11]
     assert bits(GROUP_OPERATIONS) == [3, 6, 8, 10, 11]
     assert bits(CLUSTER_OPERATIONS) == [5, 7, 8, 9, 10, 11, 12]
+
+
+def test_topics_that_may_be_described_are_found_once_for_the_same_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    authorizer = Authorizer(topics(cats_=(rule(DESCRIBE),), dogs=(rule(DESCRIBE),)))
+    existing = {"cats": 1, "cats2": 2, "dogs": 3, "mice": 4}
+    found = authorizer.described_topics(ALICE, HOST, existing)
+    assert found == {"cats", "cats2", "dogs"}
+    assert authorizer.described_topics(BOB, HOST, existing) == set()
+    monkeypatch.setattr(authorizer, "allows", None)
+    assert authorizer.described_topics(ALICE, HOST, existing) is found
+    monkeypatch.undo()
+    assert authorizer.described_topics(ALICE, HOST, {"dogs": 3, "mice": 4}) == {"dogs"}
+
+
+def test_described_topics_of_many_callers_are_forgotten() -> None:
+    authorizer = Authorizer({}, allow_if_none=True)
+    existing = {"t": 1}
+    first = authorizer.described_topics(ALICE, "0", existing)
+    for host in range(DESCRIBERS_MAX):
+        assert authorizer.described_topics(ALICE, str(host), existing) == {"t"}
+    authorizer.described_topics(ALICE, "another", existing)
+    assert authorizer.described_topics(ALICE, "0", existing) is not first
