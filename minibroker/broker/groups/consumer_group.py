@@ -111,6 +111,7 @@ from minibroker.broker.groups.group import (
     Handlers,
     PendingWrite,
     WrittenGroup,
+    times_of,
 )
 from minibroker.broker.groups.hooks import REVOKED
 from minibroker.broker.groups.membership import (
@@ -215,14 +216,8 @@ class ConsumerGroup(WrittenGroup):
         overrides = self.image.configs.get((GROUP, self.group_id), EMPTY)
         if overrides is not self._overrides:
             self._overrides = overrides
-            self._times = GroupTimes(
-                *(
-                    each.parse(overrides[each.name]) if each.name in overrides else default
-                    for each, default in zip(
-                        CONSUMER_TIMES, self.limits.consumer.times, strict=True
-                    )
-                )
-            )
+            defaults = self.limits.consumer.times
+            self._times = times_of(self.image, self.group_id, CONSUMER_TIMES, defaults)
         return self._times
 
     def is_subscribed(self, topic: str) -> bool:
