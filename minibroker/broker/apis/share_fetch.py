@@ -185,7 +185,7 @@ def _are_valid(shared: _Shared, batches: Sequence[Acknowledgement]) -> bool:
 # ShareFetch (78) ----------------------------------------------------------------------------------
 #
 # Acquire records of the partitions of a session, and acknowledge earlier ones. Versions 1-2;
-# version 2 adds the acquire mode and renewals. A session begins with epoch 0 and ends with -1.
+# version 2 adds the acquire mode and renewals. Epoch 0 opens a session, and -1 closes it.
 
 
 RECORD_LIMIT_MODE: Final = 1

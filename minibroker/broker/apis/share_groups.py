@@ -113,7 +113,7 @@ def has_state_topic(ctx: Context) -> bool:
 # created, and the response has the assignment with them, for which Kafka needs two heartbeats.
 
 
-class HeartbeatPart(NamedTuple):
+class ShareHeartbeatPart(NamedTuple):
     """A group, and the heartbeat of one of its members."""
 
     group_id: str
@@ -122,7 +122,7 @@ class HeartbeatPart(NamedTuple):
 
 def _split_heartbeat(
     ctx: Context, request: ShareGroupHeartbeatRequest
-) -> Mapping[Owner, HeartbeatPart | None]:
+) -> Mapping[Owner, ShareHeartbeatPart | None]:
     """Send a request that may be valid to the group's owner."""
     if not serves_share_groups(ctx) or _problem(request):
         return {}
@@ -133,7 +133,7 @@ def _split_heartbeat(
 
 def _heartbeat_parts(
     ctx: Context, request: ShareGroupHeartbeatRequest
-) -> dict[Owner, HeartbeatPart | None]:
+) -> dict[Owner, ShareHeartbeatPart | None]:
     names = request.subscribed_topic_names
     event = ShareHeartbeat(
         member_id=request.member_id,
@@ -143,7 +143,7 @@ def _heartbeat_parts(
         client_id=ctx.header.client_id or "",
         client_host=f"/{ctx.caller.client_host}",
     )
-    return {ctx.group_owner(request.group_id): HeartbeatPart(request.group_id, event)}
+    return {ctx.group_owner(request.group_id): ShareHeartbeatPart(request.group_id, event)}
 
 
 def _next_heartbeat_round(
@@ -174,7 +174,7 @@ def _problem(request: ShareGroupHeartbeatRequest) -> str:
     return "MemberEpoch is invalid." if epoch < LEAVE_EPOCH else ""
 
 
-async def _beat(scope: WorkerScope, part: HeartbeatPart) -> ShareHeartbeatResult:
+async def _beat(scope: WorkerScope, part: ShareHeartbeatPart) -> ShareHeartbeatResult:
     """Handle a heartbeat; once more for the member if partitions got their states by it."""
     group_id, event = part
     result = scope.groups.share_heartbeat(group_id, event)

@@ -34,6 +34,9 @@ from minibroker.broker.groups.events import (
     Persist,
     Persisted,
     Result,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+    SharesChanged,
     Waiter,
 )
 from minibroker.broker.groups.hooks import REBALANCE
@@ -391,6 +394,15 @@ class WrittenGroup(Group):
         """Answer a waiter, if there is one."""
         if waiter is not None:
             self._decisions.append(GroupAnswer(waiter, result))
+
+    def refuse_share_heartbeat(self, event: ShareHeartbeat) -> None:
+        """Reject a member of a share group: the group is of another type."""
+        text = f"Group {self.group_id} is not a share group."
+        self._answer(event.waiter, ShareHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))
+
+    def refuse_shares(self, event: SharesChanged) -> None:
+        """Reject a change of the states of a share group: the group is of another type."""
+        self._answer(event.waiter, ActionTaken(ErrorCode.GROUP_ID_NOT_FOUND))
 
     def _reject(self, error: ErrorCode, text: str) -> None:
         """Reject an action of a test."""

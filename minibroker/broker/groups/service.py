@@ -237,9 +237,6 @@ class GroupService:
         if not self._manager.is_loaded(group_id) or (joins and not self.can_store):
             return ConsumerHeartbeatResult(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         existing = self._manager.groups.get(group_id)
-        if isinstance(existing, ShareGroup):
-            text = f"Group {group_id} is not a consumer group."
-            return ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text)
         if existing is not None and (isinstance(existing, ConsumerGroup) or not joins):
             return self._request_immediate(existing, event, ConsumerHeartbeatResult)
         if not joins:
@@ -277,9 +274,6 @@ class GroupService:
             group = self._manager.create(group_id, self._moment(), SHARE)
             if group is None:
                 return ShareHeartbeatResult(ErrorCode.POLICY_VIOLATION)
-        if not isinstance(group, ShareGroup):
-            text = f"Group {group_id} is not a share group."
-            return ShareHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text)
         return self._request_immediate(group, event, ShareHeartbeatResult)
 
     def share_group(self, group_id: str, *, creates: bool = False) -> ShareGroup | ErrorCode:

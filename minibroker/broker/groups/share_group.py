@@ -31,6 +31,8 @@ from minibroker.broker.groups.events import (
     AssignmentPlanned,
     CommitRequested,
     CommitResult,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
     Event,
     GroupRecord,
     MemberExpired,
@@ -66,7 +68,7 @@ from minibroker.broker.groups.share_state import (
 )
 from minibroker.broker.groups.states import StateTransition
 from minibroker.broker.metadata.image import Image
-from minibroker.broker.settings.groups import SHARE_TIMES
+from minibroker.broker.settings.resources import SHARE_TIMES
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import Uuid
 
@@ -271,6 +273,10 @@ class ShareGroup(WrittenGroup):
         is_new = changed != shared
         self._persist([self.data.shared_record(changed, self.image)] if is_new else [], then)
 
+    def _refuse_consumer(self, event: ConsumerHeartbeat) -> None:
+        text = f"Group {self.group_id} is not a consumer group."
+        self._answer(event.waiter, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))
+
     def _refuse_commit(self, event: CommitRequested) -> None:
         self._answer(event.waiter, CommitResult(ErrorCode.GROUP_ID_NOT_FOUND))
 
@@ -361,6 +367,7 @@ class ShareGroup(WrittenGroup):
     HANDLERS: ClassVar[Handlers] = {
         ShareHeartbeat: _handle_heartbeat,
         SharesChanged: _change_shares,
+        ConsumerHeartbeat: _refuse_consumer,
         CommitRequested: _refuse_commit,
         TimePassed: _nothing,
         Persisted: finish_write,

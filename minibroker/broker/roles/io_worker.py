@@ -217,30 +217,36 @@ class _Worker:
             updates_max=env.settings[SHARE_COORDINATOR_SNAPSHOT_UPDATE_RECORDS_PER_SNAPSHOT],
             open_partition=partial(self._internal_partition, SHARE_STATE_TOPIC),
         )
-        self.shares = ShareService(
-            ShareEnvironment(
-                env.settings,
-                lambda: self.image,
-                env.clock.now,
-                env.clock.wall_ms,
-                self.partition,
-                self._request_state,
-                self._purgatory.add,
-                self._purgatory.remove,
-                env.clock.sleep_real,
-            )
-        )
+        self.shares = ShareService(self._share_environment())
         self._flusher = LogFlusher(env, self._logs)
         self.cleaner = LogCleaner(env, self._logs, self._flusher.flush, self)
-        env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
-        env.metrics.watch_logs(self._figures)
-        env.metrics.watch_commits(self._commit_figures)
-        env.metrics.watch_gauges(self._disk_gauges)
-        env.metrics.watch_gauges(self._group_gauges)
-        env.metrics.watch_busy(env.busy_ns)
+        self._watch_metrics()
         self.services: list[Callable[[], Awaitable[None]]] = []
         """Tasks of observers that run as long as this role."""
         env.observe(self)
+
+    def _share_environment(self) -> ShareEnvironment:
+        env = self._env
+        return ShareEnvironment(
+            settings=env.settings,
+            image=lambda: self.image,
+            now=env.clock.now,
+            wall_ms=env.clock.wall_ms,
+            partition=self.partition,
+            request_state=self._request_state,
+            watch=self._purgatory.add,
+            unwatch=self._purgatory.remove,
+            sleep_real=env.clock.sleep_real,
+        )
+
+    def _watch_metrics(self) -> None:
+        metrics = self._env.metrics
+        metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
+        metrics.watch_logs(self._figures)
+        metrics.watch_commits(self._commit_figures)
+        metrics.watch_gauges(self._disk_gauges)
+        metrics.watch_gauges(self._group_gauges)
+        metrics.watch_busy(self._env.busy_ns)
 
     def _transaction_environment(self) -> TransactionEnvironment:
         env = self._env

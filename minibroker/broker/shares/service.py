@@ -30,7 +30,7 @@ from minibroker.broker.settings import (
     Setting,
     Settings,
 )
-from minibroker.broker.settings import groups as group_settings
+from minibroker.broker.settings import resources as group_settings
 from minibroker.broker.shares.sessions import MemberKey
 from minibroker.broker.shares.share_partition import (
     Acknowledgement,

@@ -15,7 +15,7 @@ from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import Uuid
 
 INITIAL_EPOCH: Final = 0
-"""Epoch of a request that begins a session."""
+"""Epoch of a request that opens a session."""
 FINAL_EPOCH: Final = -1
 """Epoch of a request that ends a session."""
 _EPOCH_MAX: Final = 2**31 - 1
@@ -67,7 +67,7 @@ class ShareSession:
         return is_reported
 
     def rotated(self, epoch: int) -> list[TopicIdPartition]:
-        """The partitions in an order that begins with another one in each epoch."""
+        """The partitions, in each epoch with another one first."""
         partitions = list(self.unreported)
         if len(partitions) < 2:
             return partitions

@@ -8,7 +8,7 @@ a silent member expires, which releases them. Released records are available aga
 their delivery count has reached the limit. Finished records at the start leave the window.
 
 A change by acknowledgement, release or expiry is a *transition*: it is in force when it is stored,
-and until then nobody else can have its records. A transition that could not be stored is rolled
+and until then no other member can have its records. A transition that could not be stored is rolled
 back. Acquiring is not stored.
 
 Records that were delivered often are delivered in smaller batches, and at last one by one, so that
@@ -71,7 +71,7 @@ class FetchedBatch(NamedTuple):
 
 
 class AcquireLimits(NamedTuple):
-    """How many records a member wants."""
+    """The limits of one fetch of a member."""
 
     max_records: int
     batch_size: int = 1 << 31
@@ -158,7 +158,7 @@ class _Run:
         return (self.state if self.target is None else self.target).is_terminal
 
     def joins(self, other: _Run) -> bool:
-        """Whether this run and the next one need not be told apart."""
+        """Whether this run and the next one are the same to members."""
         if self.target is not None or other.target is not None or self.state is not other.state:
             return False
         if self.state.is_terminal:

@@ -191,7 +191,7 @@ class ShareStateKey(Message, versions="0-1"):
     partition: int = field(INT32)
 
 
-class StoredBatch(Struct):
+class StoredStateBatch(Struct):
     """A batch of a state."""
 
     first_offset: int = field(INT64)
@@ -210,7 +210,7 @@ class ShareSnapshotValue(Message, versions="0", flexible="0+"):
     delivery_complete_count: int = field(INT32, tagged="0+", tag=0, default=UNCOUNTED)
     create_timestamp: int = field(INT64)
     write_timestamp: int = field(INT64)
-    state_batches: list[StoredBatch] = field(array(StoredBatch))
+    state_batches: list[StoredStateBatch] = field(array(StoredStateBatch))
 
 
 class ShareUpdateValue(Message, versions="0", flexible="0+"):
@@ -220,7 +220,7 @@ class ShareUpdateValue(Message, versions="0", flexible="0+"):
     leader_epoch: int = field(INT32)
     start_offset: int = field(INT64)
     delivery_complete_count: int = field(INT32, tagged="0+", tag=0, default=UNCOUNTED)
-    state_batches: list[StoredBatch] = field(array(StoredBatch))
+    state_batches: list[StoredStateBatch] = field(array(StoredStateBatch))
 
 
 class ShareEntry(NamedTuple):
@@ -274,7 +274,7 @@ def decode_share_entry(key: bytes, value: bytes | None) -> ShareEntry | None:
     )
 
 
-def _batches(stored: Iterable[StoredBatch]) -> tuple[StateBatch, ...]:
+def _batches(stored: Iterable[StoredStateBatch]) -> tuple[StateBatch, ...]:
     return tuple(
         StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
         for each in stored
@@ -283,7 +283,7 @@ def _batches(stored: Iterable[StoredBatch]) -> tuple[StateBatch, ...]:
 
 def _stored(value: ShareState | StateUpdate) -> Message:
     batches = [
-        StoredBatch(
+        StoredStateBatch(
             first_offset=each.first,
             last_offset=each.last,
             delivery_state=int(each.state),

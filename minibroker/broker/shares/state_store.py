@@ -2,10 +2,10 @@
 
 Owns ``__share_group_state``: an operation is written to the partition of its key before it is in
 force. It must never know records of topics, members or a clock. Between two snapshots of a state
-only updates are written. A full segment begins with a snapshot of every state of the partition, and
-all records before it are deleted, so a log stays small. Invariants: replaying the logs gives the
-current states; a leader with an older epoch, or a state epoch from before the group's offsets were
-changed, is fenced. Kafka's ``ShareCoordinatorShard`` and ``ShareCoordinatorService``.
+only updates are written. After a full segment, a snapshot of every state of the partition is
+written, and all records before it are deleted, so a log stays small. Invariants: replaying the logs
+gives the current states; a leader with an older epoch, or a state epoch from before the group's
+offsets were changed, is fenced. Kafka's ``ShareCoordinatorShard`` and ``ShareCoordinatorService``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 
 class InitializeState(NamedTuple):
-    """Begin a state, or begin it anew from another offset."""
+    """Create a state, or move it to another offset."""
 
     key: ShareKey
     state_epoch: int
