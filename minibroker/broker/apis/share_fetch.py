@@ -68,15 +68,15 @@ class ShareContext:
         self.session: ShareSession | None = None
         self.epoch = 0
         self.acknowledged: dict[TopicIdPartition, Refusal] = {}
-        """Results of acknowledgements that no owner is asked about."""
+        """Results of acknowledgements that reach no owner."""
         self.failed: dict[TopicIdPartition, ErrorCode] = {}
         """Errors of partitions that are not fetched."""
         self.parts: dict[Owner, SharePart] = {}
         self.names: dict[TopicIdPartition, TopicPartition] = {}
-        """Topic and partition of what owners are asked about."""
+        """Topic and partition of what reaches an owner."""
         self.fetched: dict[TopicPartition, ShareFetched] = {}
         self.waits = False
-        """Whether the owners were last asked to wait, without acquiring."""
+        """Whether the last round only waited."""
         self._results: dict[TopicPartition, Refusal] = {}
 
     def note(self, replies: Mapping[Owner, ShareReply]) -> None:
@@ -150,7 +150,7 @@ def _acknowledgements(
 def _acknowledge_refusal(
     shared: _Shared, key: TopicIdPartition, batches: Sequence[Acknowledgement]
 ) -> Refusal | None:
-    """The result of acknowledgements that no owner is asked about, in Kafka's order."""
+    """The result of acknowledgements that reach no owner, in Kafka's order."""
     ctx = shared.ctx
     name = ctx.image.topic_names.get(key[0])
     if name is None:

@@ -1,8 +1,9 @@
 """The requests of brokers for the states of share partitions (83 to 87, KIP-932).
 
-Begin, read, write, delete and summarize states in ``__share_group_state``. The broker's own workers
-send their operations in the same parts. A request without topics, without partitions of one of them
-or without a group gets an empty response, as from Kafka. Kafka's ``ShareCoordinatorService``.
+Create, read, write, delete and summarize states in ``__share_group_state``. The workers of the
+broker send their operations in the same parts. A request without topics, without partitions of one
+of them or without a group gets an empty response, as from Kafka. Kafka's
+``ShareCoordinatorService``.
 """
 
 from __future__ import annotations

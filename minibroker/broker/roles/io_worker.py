@@ -408,7 +408,7 @@ class _Worker:
         )
 
     def _reset_shares(self, *, keep_logs: bool) -> None:
-        """Forget the states of share partitions, and who has their records."""
+        """Forget the states and the records in flight of share partitions."""
         self.states.remove_all(clear=not keep_logs)
         self.shares.forget_all()
 

@@ -98,7 +98,7 @@ class ShareSessionCache:
     def begin(
         self, key: MemberKey, connection: str, partitions: Iterable[TopicIdPartition]
     ) -> ShareSession | ErrorCode:
-        """Begin a session instead of the former one of the member."""
+        """Open a session instead of the former one of the member."""
         self.end(key)
         if len(self._sessions) >= self._sessions_max:
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED

@@ -361,7 +361,7 @@ class SharePartition:
         settings: ShareSettings,
         now: float,
     ) -> Transition:
-        """Begin to change acquired records as their member says. Raises AcknowledgeRejected."""
+        """Start to change acquired records as their member says. Raises AcknowledgeRejected."""
         slices: list[tuple[int, int, int]] = []
         for each in acknowledgements:
             if each.last >= self.start_offset:
@@ -402,11 +402,11 @@ class SharePartition:
                 raise AcknowledgeRejected(ErrorCode.INVALID_RECORD_STATE, problem)
 
     def release(self, member: str, settings: ShareSettings) -> Transition:
-        """Begin to release all records of a member."""
+        """Start to release all records of a member."""
         return self._release(lambda run: run.member == member, settings)
 
     def expire(self, now: float, settings: ShareSettings) -> Transition:
-        """Begin to release the records whose locks have expired."""
+        """Start to release the records whose locks have expired."""
         if now < self.next_deadline:
             return Transition(())
         transition = self._release(lambda run: run.deadline <= now, settings)

@@ -1,7 +1,7 @@
 """The stored state of a share partition, and its records in ``__share_group_state``.
 
 Owns the schemas of snapshots and updates, in Kafka's format, and how an update changes a state. It
-must never know logs or who writes. Keys and values start with their version (int16): 0 for a
+must never know logs or workers. Keys and values start with their version (int16): 0 for a
 snapshot, 1 for an update. Invariants: the batches of a state are in the order of their offsets,
 do not overlap, and end at or after the start offset; records that are acquired are never stored.
 Kafka's ``ShareGroupOffset``, ``PersisterStateBatchCombiner`` and ``ShareCoordinatorRecordHelpers``.

@@ -214,7 +214,7 @@ class ShareStateStore(StateLogs[StateLog]):
         return ErrorCode.NONE
 
     def _start_segment(self, log: StateLog, partition: int, now_ms: int) -> None:
-        """Begin a segment with a snapshot of every state; delete what is before it."""
+        """Start a segment with a snapshot of every state; delete what is before it."""
         entries = [
             ShareEntry(key, self._snapshot(state, now_ms))
             for key, state in self.states.items()

@@ -154,6 +154,7 @@ def test_each_offset_can_have_its_own_type() -> None:
 def test_released_record_is_archived_at_the_delivery_limit() -> None:
     settings = ShareSettings(delivery_count_limit=2)
     share = partition()
+    changed = Transition(())
     for count in (1, 2):
         assert acquire(share, end=1, settings=settings) == [Acquired(0, 0, count)]
         changed = acknowledge(share, 0, 0, RELEASE, settings=settings)
