@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from minibroker.broker.security.acl import Authorizer, Operation, Resource
     from minibroker.broker.settings import Settings
     from minibroker.broker.settings.dynamic import Configs, DynamicSettings
+    from minibroker.broker.shares.service import ShareService
+    from minibroker.broker.shares.sessions import ShareSessionCache
+    from minibroker.broker.shares.state_store import StateOperation, StateReply
     from minibroker.broker.telemetry import ClientInstances
     from minibroker.broker.transactions.service import TransactionService
     from minibroker.runtime.arena import RecordsRef
@@ -130,7 +133,10 @@ class Context:
     fetch_sessions: FetchSessionCache | None = None
     """Fetch sessions of the processor; without them every fetch is a full one."""
     fetch_context: Any = None
-    """The fetch session of the request, or an error (`apis.fetch`)."""
+    """The fetch session of the request, or an error (`apis.fetch`); what is known of a share fetch
+    (`apis.share_fetch`)."""
+    share_sessions: ShareSessionCache | None = None
+    """Share sessions of the processor."""
     refused_topics: Sequence[Any] = ()
     """Topics that the authorization check has removed from a fetch that starts a session."""
     finish: Any = None
@@ -196,6 +202,7 @@ class WorkerScope(Protocol):
     settings: Settings
     groups: GroupService
     transactions: TransactionService
+    shares: ShareService
     random: Random
 
     @property
@@ -247,6 +254,14 @@ class WorkerScope(Protocol):
         Raises ``PeerLost`` if the owner dies before it answers, and ``PeerFailed`` if it cannot
         execute the part.
         """
+        ...
+
+    def handle_state(self, operation: StateOperation) -> StateReply:
+        """Carry out an operation on the state of a share partition that this worker keeps."""
+        ...
+
+    async def request_state(self, operation: StateOperation) -> StateReply:
+        """Carry out an operation at the worker that keeps the state, which is awaited."""
         ...
 
     async def sleep_real(self, seconds: float) -> None:

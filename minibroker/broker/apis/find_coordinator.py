@@ -1,9 +1,10 @@
 """FindCoordinator (10): find the broker that coordinates a group or a transactional id.
 
-Versions 0-6, with several keys since version 4. The coordinator is the leader of the key's
-partition of ``__consumer_offsets`` or ``__transaction_state``; the response contains its endpoint
-on the listener of the request. The image has this data, so no worker is involved; the first request
-for a transactional id creates ``__transaction_state``. Kafka's counterpart is
+Versions 0-6, with several keys since version 4, and share partitions since version 6. The
+coordinator is the leader of the key's partition of ``__consumer_offsets``, ``__transaction_state``
+or ``__share_group_state``; the response contains its endpoint on the listener of
+the request. The image has this data, so no worker is involved; the first request for a
+transactional id or a share partition creates its topic. Kafka's counterpart is
 ``KafkaApis.handleFindCoordinatorRequest``.
 """
 
@@ -23,18 +24,21 @@ from minibroker.broker.apis.base import (
     SingleForm,
     SingleScope,
 )
-from minibroker.broker.apis.unserved import SHARE_GROUPS, Unserved
 from minibroker.broker.metadata.image import (
     OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     offsets_partition,
+    share_state_partition,
     transaction_partition,
 )
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker.broker.settings import (
     OFFSETS_TOPIC_NUM_PARTITIONS,
+    SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
+from minibroker.broker.shares.state import is_share_key
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.find_coordinator import (
@@ -51,8 +55,14 @@ if TYPE_CHECKING:
 GROUP: Final = 0
 TRANSACTION: Final = 1
 SEVERAL_KEYS_SINCE: Final = 4
-KEY_TYPES: Final = {GROUP: "groups", TRANSACTION: "transactions", 2: "share groups"}
-UNSERVED: Final[Mapping[int, Unserved]] = {2: SHARE_GROUPS}
+SHARE: Final = 2
+SHARE_SINCE: Final = 6
+KEY_TYPES: Final = {GROUP: "groups", TRANSACTION: "transactions", SHARE: "share partitions"}
+_CREATED_TOPICS: Final[Mapping[int, str]] = {
+    TRANSACTION: TRANSACTION_STATE_TOPIC,
+    SHARE: SHARE_STATE_TOPIC,
+}
+"""The topics that are created when a client first looks for a coordinator."""
 
 
 class CoordinatorNode(NamedTuple):
@@ -65,21 +75,17 @@ class CoordinatorNode(NamedTuple):
     text: str | None = None
 
 
-def split(ctx: Context, request: FindCoordinatorRequest) -> Mapping[Owner, None]:
+def split(ctx: Context, request: FindCoordinatorRequest) -> Mapping[Owner, str]:
     """No worker is involved; the controller creates a topic that is missing."""
-    is_needed = request.key_type == TRANSACTION and (
-        ctx.version < SEVERAL_KEYS_SINCE or request.coordinator_keys
-    )
-    return {CONTROLLER: None} if is_needed and not _has_state_topic(ctx) else {}
+    topic = _CREATED_TOPICS.get(request.key_type)
+    has_keys = ctx.version < SEVERAL_KEYS_SINCE or request.coordinator_keys
+    is_needed = topic is not None and has_keys and topic not in ctx.image.topics
+    return {CONTROLLER: topic} if is_needed and topic is not None else {}
 
 
-def _has_state_topic(ctx: Context) -> bool:
-    return TRANSACTION_STATE_TOPIC in ctx.image.topics
-
-
-async def execute_at_controller(scope: ControllerScope, _part: None) -> None:
-    """Create ``__transaction_state``."""
-    outcome = await scope.cluster.create_topics([NewTopic(TRANSACTION_STATE_TOPIC)])
+async def execute_at_controller(scope: ControllerScope, topic: str) -> None:
+    """Create the topic of states."""
+    outcome = await scope.cluster.create_topics([NewTopic(topic)])
     await scope.publish(outcome.updates)
 
 
@@ -115,10 +121,13 @@ def _coordinator(key: str, node: CoordinatorNode) -> Coordinator:
 
 
 def _find(ctx: Context, key_type: int, key: str) -> CoordinatorNode:
-    if key_type not in (GROUP, TRANSACTION):
-        ctx.unserved = UNSERVED.get(key_type)
-        what = KEY_TYPES.get(key_type)
-        text = f"This broker does not serve {what} yet." if what else _unknown_type(key_type)
+    if key_type not in KEY_TYPES:
+        return CoordinatorNode(error=ErrorCode.INVALID_REQUEST, text=_unknown_type(key_type))
+    if key_type == SHARE and (ctx.version < SHARE_SINCE or not is_share_key(key)):
+        text = (
+            f"{key!r} is not the key of a share partition: group, topic id and partition, "
+            f"separated by colons, since version {SHARE_SINCE}."
+        )
         return CoordinatorNode(error=ErrorCode.INVALID_REQUEST, text=text)
     return _find_leader(ctx.image, ctx.settings, ctx.caller, key_type, key)
 
@@ -131,6 +140,9 @@ def _find_leader(
     if key_type == TRANSACTION:
         topic = TRANSACTION_STATE_TOPIC
         index = transaction_partition(key, settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS])
+    elif key_type == SHARE:
+        topic = SHARE_STATE_TOPIC
+        index = share_state_partition(key, settings[SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS])
     partition = image.partition(topic, index)
     leader = None if partition is None else image.brokers.get(partition.leader)
     endpoint = leader and leader.endpoint(caller.listener, caller.connected_to)
@@ -175,5 +187,4 @@ API = Api(
     execute_at_controller=execute_at_controller,
     merge=merge,
     single=SINGLE,
-    left_out=("key type 2, share groups: none are coordinated yet; INVALID_REQUEST says so",),
 )

@@ -22,6 +22,7 @@ from minibroker.broker.apis.base import (
     all_results,
     parts_by_owner,
 )
+from minibroker.broker.apis.share_groups import delete_share_states
 from minibroker.broker.groups.description import GroupDescription
 from minibroker.broker.groups.events import (
     HeartbeatReceived,
@@ -497,7 +498,7 @@ LIST_GROUPS = Api(
     split=_split_listing,
     execute=_list,
     merge=_merge_listing,
-    left_out=("groups of the types share and streams: none are served yet",),
+    left_out=("groups of the type streams: none are served yet",),
 )
 
 
@@ -516,8 +517,14 @@ def _split_deletion(ctx: Context, request: DeleteGroupsRequest) -> Mapping[Owner
     return _ids_by_owner(ctx, request.groups_names)
 
 
-def _delete(scope: WorkerScope, part: GroupIds) -> DeleteGroupsReply:
-    return {group_id: scope.groups.delete_group(group_id) for group_id in part}
+async def _delete(scope: WorkerScope, part: GroupIds) -> DeleteGroupsReply:
+    """Delete each group; first the states of the partitions of a share group."""
+    errors: DeleteGroupsReply = {}
+    for group_id in part:
+        error = await delete_share_states(scope, group_id)
+        failed = error is not ErrorCode.NONE
+        errors[group_id] = error if failed else scope.groups.delete_group(group_id)
+    return errors
 
 
 def _merge_deletions(

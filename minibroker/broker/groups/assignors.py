@@ -338,19 +338,29 @@ def java_order(keys: Collection[KeyT], *, sized: bool = False) -> list[KeyT]:
     wanted = max(int(len(keys) / 0.75) + 1, 16) if sized else 0
     while capacity < wanted or (not sized and len(keys) > capacity * 3 // 4):
         capacity *= 2
-    return sorted(keys, key=lambda key: _bucket(key) & (capacity - 1))
+    return sorted(keys, key=lambda key: bucket_of(key) & (capacity - 1))
 
 
-def _bucket(key: object) -> int:
+def bucket_of(key: object) -> int:
+    """The bits of a key's hash that decide where a ``HashMap`` keeps it.
+
+    Keys are those of `java_order`, or a topic id with a partition.
+    """
     if isinstance(key, int):
         code = key
+    elif isinstance(key, tuple):
+        code = (31 * _uuid_hash(key[0]) + key[1]) & _INT
     elif isinstance(key, bytes):
-        high, low = _halves(key)
-        mixed = (high ^ low) & _LONG
-        code = (mixed >> 32) ^ (mixed & _INT)
+        code = _uuid_hash(key)
     else:
         code = java_string_hash(str(key)) & _INT
     return code ^ (code >> 16)
+
+
+def _uuid_hash(topic_id: Uuid) -> int:
+    high, low = _halves(topic_id)
+    mixed = (high ^ low) & _LONG
+    return (mixed >> 32) ^ (mixed & _INT)
 
 
 def _halves(topic_id: Uuid) -> tuple[int, int]:

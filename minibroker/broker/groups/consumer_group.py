@@ -99,6 +99,8 @@ from minibroker.broker.groups.events import (
     RebalanceRequested,
     Removed,
     Restored,
+    ShareHeartbeat,
+    SharesChanged,
     SyncRequested,
     SyncResult,
     TimePassed,
@@ -111,6 +113,7 @@ from minibroker.broker.groups.group import (
     Handlers,
     PendingWrite,
     WrittenGroup,
+    times_of,
 )
 from minibroker.broker.groups.hooks import REVOKED
 from minibroker.broker.groups.membership import (
@@ -215,14 +218,8 @@ class ConsumerGroup(WrittenGroup):
         overrides = self.image.configs.get((GROUP, self.group_id), EMPTY)
         if overrides is not self._overrides:
             self._overrides = overrides
-            self._times = GroupTimes(
-                *(
-                    each.parse(overrides[each.name]) if each.name in overrides else default
-                    for each, default in zip(
-                        CONSUMER_TIMES, self.limits.consumer.times, strict=True
-                    )
-                )
-            )
+            defaults = self.limits.consumer.times
+            self._times = times_of(self.image, self.group_id, CONSUMER_TIMES, defaults)
         return self._times
 
     def is_subscribed(self, topic: str) -> bool:
@@ -840,6 +837,8 @@ class ConsumerGroup(WrittenGroup):
         JoinRequested: _join,
         SyncRequested: _sync,
         HeartbeatReceived: _classic_heartbeat,
+        ShareHeartbeat: WrittenGroup.refuse_share_heartbeat,
+        SharesChanged: WrittenGroup.refuse_shares,
         CommitRequested: _commit,
         LeaveRequested: _classic_leave,
         TimePassed: _nothing,

@@ -16,6 +16,7 @@ from minibroker.broker.groups.consumer_group import ConsumerGroup
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.membership import assigned_partitions
 from minibroker.broker.groups.offsets import CommittedOffset
+from minibroker.broker.groups.share_group import ShareGroup
 from minibroker.broker.groups.states import GroupState
 from minibroker_protocol.types import Uuid
 
@@ -116,16 +117,70 @@ class ConsumerGroupDescription(NamedTuple):
     offsets: tuple[tuple[str, int, CommittedOffset], ...]
 
 
+class ShareMemberDescription(NamedTuple):
+    """A member of a share group."""
+
+    member_id: str
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    assigned: tuple[TopicPartitions, ...]
+    target: tuple[TopicPartitions, ...]
+
+
+class ShareGroupDescription(NamedTuple):
+    """A share group with its members, and the partitions that have a state for it."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    members: tuple[ShareMemberDescription, ...]
+    shared: tuple[TopicPartitions, ...]
+
+
+def _named(
+    group: ConsumerGroup | ShareGroup, assigned: Mapping[Uuid, Collection[int]]
+) -> tuple[TopicPartitions, ...]:
+    """Partitions with the names of their topics; topics that were deleted are left out."""
+    names = group.image.topic_names
+    return tuple(
+        TopicPartitions(topic, names[topic], tuple(sorted(partitions)))
+        for topic, partitions in assigned.items()
+        if topic in names and partitions
+    )
+
+
+def describe_share_group(group: ShareGroup) -> ShareGroupDescription:
+    """Describe a share group and its members; topics that were deleted are left out."""
+    data = group.data
+    return ShareGroupDescription(
+        group_id=group.group_id,
+        state=group.state_name,
+        group_epoch=data.group_epoch,
+        assignment_epoch=data.assignment_epoch,
+        members=tuple(
+            ShareMemberDescription(
+                member_id=member.member_id,
+                rack_id=member.rack_id,
+                member_epoch=member.member_epoch,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                topics=tuple(sorted(member.topics)),
+                assigned=_named(group, member.assigned),
+                target=_named(group, data.targets.get(member.member_id, {})),
+            )
+            for member in data.members.values()
+        ),
+        shared=_named(group, data.shared.initialized),
+    )
+
+
 def describe_consumer_group(group: ConsumerGroup) -> ConsumerGroupDescription:
     """Describe a consumer group and its members; topics that were deleted are left out."""
     names = group.image.topic_names
-
-    def named(assigned: Mapping[Uuid, Collection[int]]) -> tuple[TopicPartitions, ...]:
-        return tuple(
-            TopicPartitions(topic, names[topic], tuple(sorted(partitions)))
-            for topic, partitions in assigned.items()
-            if topic in names and partitions
-        )
 
     return ConsumerGroupDescription(
         group_id=group.group_id,
@@ -146,9 +201,9 @@ def describe_consumer_group(group: ConsumerGroup) -> ConsumerGroupDescription:
                 client_host=member.client_host,
                 topics=tuple(sorted(member.topics)),
                 regex=member.regex,
-                assigned=named(member.assigned),
-                pending_revocation=named(member.pending_revocation),
-                target=named(group.data.targets.get(member.member_id, {})),
+                assigned=_named(group, member.assigned),
+                pending_revocation=_named(group, member.pending_revocation),
+                target=_named(group, group.data.targets.get(member.member_id, {})),
                 awaited=tuple(
                     AwaitedPartition(names[topic], partition, owner.member_id)
                     for topic, partition, owner in group.data.missing_partitions(member)

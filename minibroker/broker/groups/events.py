@@ -101,6 +101,29 @@ class ConsumerHeartbeat(NamedTuple):
         return self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
 
 
+class ShareHeartbeat(NamedTuple):
+    """A member of a share group joins, stays or leaves, by its epoch. None means "unchanged"."""
+
+    member_id: str
+    member_epoch: int
+    rack_id: str | None = None
+    topics: tuple[str, ...] | None = None
+    client_id: str = ""
+    client_host: str = ""
+    assigns_now: bool = False
+    """Whether a target is computed even within the assignment interval."""
+    waiter: Waiter = NO_WAITER
+
+
+class SharesChanged(NamedTuple):
+    """The state of partitions was created for a share group, is to be deleted, or was deleted."""
+
+    initialized: Mapping[Uuid, frozenset[int]] = {}
+    deleting: frozenset[Uuid] = frozenset()
+    deleted: frozenset[Uuid] = frozenset()
+    waiter: Waiter = NO_WAITER
+
+
 class CommitRequested(NamedTuple):
     """A client commits offsets. ``generation`` is negative outside group management."""
 
@@ -189,6 +212,8 @@ Event = (
     | SyncRequested
     | HeartbeatReceived
     | ConsumerHeartbeat
+    | ShareHeartbeat
+    | SharesChanged
     | CommitRequested
     | LeaveRequested
     | TimePassed
@@ -259,6 +284,17 @@ class ConsumerHeartbeatResult(NamedTuple):
     assignment: tuple[AssignedPartitions, ...] | None = None
 
 
+class ShareHeartbeatResult(NamedTuple):
+    """Answer to ``ShareHeartbeat``. The assignment is None if the member knows it."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: tuple[AssignedPartitions, ...] | None = None
+
+
 class CommitResult(NamedTuple):
     """Answer to ``CommitRequested``: whether the offsets may be written."""
 
@@ -285,6 +321,7 @@ Result = (
     | SyncResult
     | HeartbeatResult
     | ConsumerHeartbeatResult
+    | ShareHeartbeatResult
     | CommitResult
     | LeaveResult
     | ActionTaken

@@ -34,12 +34,15 @@ from minibroker.broker.groups.events import (
     Persist,
     Persisted,
     Result,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+    SharesChanged,
     Waiter,
 )
 from minibroker.broker.groups.hooks import REBALANCE
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.states import PAST_TRANSITIONS_MAX, StateTransition
-from minibroker.broker.metadata.image import Image
+from minibroker.broker.metadata.image import EMPTY, GROUP, Image
 from minibroker.broker.settings import (
     GROUP_CONSUMER_ASSIGNMENT_INTERVAL_MS,
     GROUP_CONSUMER_ASSIGNORS,
@@ -52,9 +55,14 @@ from minibroker.broker.settings import (
     GROUP_MAX_SESSION_TIMEOUT_MS,
     GROUP_MAX_SIZE,
     GROUP_MIN_SESSION_TIMEOUT_MS,
+    GROUP_SHARE_ASSIGNMENT_INTERVAL_MS,
+    GROUP_SHARE_HEARTBEAT_INTERVAL_MS,
+    GROUP_SHARE_MAX_SIZE,
+    GROUP_SHARE_SESSION_TIMEOUT_MS,
     OFFSET_METADATA_MAX_BYTES,
     OFFSETS_RETENTION_CHECK_INTERVAL_MS,
     OFFSETS_RETENTION_MINUTES,
+    Setting,
     Settings,
 )
 from minibroker_protocol.errors import ErrorCode
@@ -98,7 +106,7 @@ when it has more than ``TIMERS_PER_GROUP_MAX`` entries per group plus ``EXTRA_TI
 
 
 class GroupTimes(NamedTuple):
-    """Times of a consumer group, which its configs may set, in milliseconds."""
+    """Times of a consumer group or a share group, which its configs may set, in milliseconds."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -106,6 +114,19 @@ class GroupTimes(NamedTuple):
 
 
 DEFAULT_TIMES: Final = GroupTimes()
+
+
+def times_of(
+    image: Image, group_id: str, declared: Sequence[Setting[int]], defaults: GroupTimes
+) -> GroupTimes:
+    """The times of a group: its configs of these names, or the settings of the broker."""
+    overrides = image.configs.get((GROUP, group_id), EMPTY)
+    return GroupTimes(
+        *(
+            each.parse(overrides[each.name]) if each.name in overrides else default
+            for each, default in zip(declared, defaults, strict=True)
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +172,8 @@ class GroupLimits:
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     retention_check_interval_s: float = 600.0
     consumer: ConsumerLimits = ConsumerLimits()
+    share_members_max: int = 200
+    share_times: GroupTimes = DEFAULT_TIMES
 
     @classmethod
     def from_settings(cls, settings: Settings) -> GroupLimits:
@@ -163,6 +186,12 @@ class GroupLimits:
             offsets_retention_ms=settings[OFFSETS_RETENTION_MINUTES] * 60_000,
             retention_check_interval_s=settings[OFFSETS_RETENTION_CHECK_INTERVAL_MS] / 1000,
             consumer=ConsumerLimits.from_settings(settings),
+            share_members_max=settings[GROUP_SHARE_MAX_SIZE],
+            share_times=GroupTimes(
+                settings[GROUP_SHARE_SESSION_TIMEOUT_MS],
+                settings[GROUP_SHARE_HEARTBEAT_INTERVAL_MS],
+                settings[GROUP_SHARE_ASSIGNMENT_INTERVAL_MS],
+            ),
         )
 
     def __post_init__(self) -> None:
@@ -365,6 +394,15 @@ class WrittenGroup(Group):
         """Answer a waiter, if there is one."""
         if waiter is not None:
             self._decisions.append(GroupAnswer(waiter, result))
+
+    def refuse_share_heartbeat(self, event: ShareHeartbeat) -> None:
+        """Reject a member of a share group: the group is of another type."""
+        text = f"Group {self.group_id} is not a share group."
+        self._answer(event.waiter, ShareHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))
+
+    def refuse_shares(self, event: SharesChanged) -> None:
+        """Reject a change of the states of a share group: the group is of another type."""
+        self._answer(event.waiter, ActionTaken(ErrorCode.GROUP_ID_NOT_FOUND))
 
     def _reject(self, error: ErrorCode, text: str) -> None:
         """Reject an action of a test."""

@@ -38,6 +38,8 @@ from minibroker.broker.groups.group import (
 )
 from minibroker.broker.groups.offsets import CommittedOffset, PendingOffsets
 from minibroker.broker.groups.records import CLASSIC, Entry, GroupEntry, OffsetEntry
+from minibroker.broker.groups.share_group import ShareGroup
+from minibroker.broker.groups.share_records import SHARE
 from minibroker.broker.groups.state_log import (
     OffsetsLog,
     OffsetsTransaction,
@@ -56,7 +58,11 @@ _logger = logging.getLogger(__name__)
 
 GroupT = TypeVar("GroupT", bound=Group)
 
-GROUP_TYPES: Final[dict[str, type[Group]]] = {CLASSIC: ClassicGroup, CONSUMER: ConsumerGroup}
+GROUP_TYPES: Final[dict[str, type[Group]]] = {
+    CLASSIC: ClassicGroup,
+    CONSUMER: ConsumerGroup,
+    SHARE: ShareGroup,
+}
 """The group types that this coordinator supports, by Kafka's name."""
 
 

@@ -26,8 +26,10 @@ from minibroker.broker.groups.description import (
     ConsumerGroupDescription,
     GroupDescription,
     GroupOverview,
+    ShareGroupDescription,
     describe,
     describe_consumer_group,
+    describe_share_group,
     overview,
 )
 from minibroker.broker.groups.events import (
@@ -57,6 +59,9 @@ from minibroker.broker.groups.events import (
     Removed,
     Restored,
     Result,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+    SharesChanged,
     SyncRequested,
     SyncResult,
     TimePassed,
@@ -66,6 +71,8 @@ from minibroker.broker.groups.group import LOG_LINE_CHARACTERS_MAX, Group, Group
 from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.hooks import NO_HOLD_POINTS, HoldPoints, OnState
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
+from minibroker.broker.groups.share_group import ShareGroup
+from minibroker.broker.groups.share_records import SHARE
 from minibroker.broker.groups.state_log import OffsetsTransaction
 from minibroker.broker.groups.states import StateTransition
 from minibroker.broker.log.errors import LogError
@@ -253,6 +260,40 @@ class GroupService:
             self._handle_event(group, Restored())
         return result
 
+    def share_heartbeat(self, group_id: str, event: ShareHeartbeat) -> ShareHeartbeatResult:
+        """Handle a heartbeat of a share group, which a joining member may create."""
+        joins = event.member_epoch == JOIN_EPOCH
+        if not self._manager.is_loaded(group_id) or (joins and not self.can_store):
+            return ShareHeartbeatResult(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        group = self._manager.groups.get(group_id)
+        if group is None and not joins:
+            leaves = event.member_epoch < JOIN_EPOCH
+            text = f"{'Group' if leaves else 'Share group'} {group_id} not found."
+            return ShareHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text)
+        if group is None:
+            group = self._manager.create(group_id, self._moment(), SHARE)
+            if group is None:
+                return ShareHeartbeatResult(ErrorCode.POLICY_VIOLATION)
+        return self._request_immediate(group, event, ShareHeartbeatResult)
+
+    def share_group(self, group_id: str, *, creates: bool = False) -> ShareGroup | ErrorCode:
+        """A share group, to be read, or the error; an administrator may create it."""
+        group = self._manager.groups.get(group_id)
+        if group is None and creates and self._manager.is_loaded(group_id):
+            group = self._manager.create(group_id, self._moment(), SHARE)
+            if group is None:
+                return ErrorCode.POLICY_VIOLATION
+        if group is None:
+            return self.missing_group_error(group_id)
+        if not isinstance(group, ShareGroup):
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        group.image = self._image()
+        return group
+
+    def change_shares(self, group: ShareGroup, event: SharesChanged) -> ErrorCode:
+        """Note a change of the partitions that have a state for a share group."""
+        return self._request_immediate(group, event, ActionTaken).error
+
     def _find(self, group_id: str) -> tuple[Group | None, ErrorCode]:
         if not group_id:
             return None, ErrorCode.INVALID_GROUP_ID
@@ -415,6 +456,14 @@ class GroupService:
         group.image = self._image()
         return describe_consumer_group(group)
 
+    def describe_share_group(self, group_id: str) -> ShareGroupDescription | None:
+        """Describe a share group with its members; None if there is none with this id."""
+        group = self._manager.find(group_id, ShareGroup)
+        if group is None:
+            return None
+        group.image = self._image()
+        return describe_share_group(group)
+
     def delete_group(self, group_id: str) -> ErrorCode:
         """Delete a group that has no members, with its offsets."""
         group = self._manager.groups.get(group_id)
@@ -465,6 +514,8 @@ class GroupService:
         group: Group,
         event: HeartbeatReceived
         | ConsumerHeartbeat
+        | ShareHeartbeat
+        | SharesChanged
         | CommitRequested
         | LeaveRequested
         | GroupAction,

@@ -158,7 +158,11 @@ class StateLog:
 
     def clear(self) -> None:
         """Delete all records. Retention frees the space later."""
-        self._partition.delete_records(self.log.log_end_offset)
+        self.delete_before(self.log.log_end_offset)
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the records before an offset. Retention frees the space later."""
+        self._partition.delete_records(offset)
 
 
 LogT = TypeVar("LogT", bound=StateLog)

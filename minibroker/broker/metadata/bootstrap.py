@@ -24,6 +24,7 @@ from minibroker.broker.metadata.features import load_features, with_defaults
 from minibroker.broker.metadata.image import (
     EMPTY,
     OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
     TOPIC,
     TRANSACTION_STATE_TOPIC,
     Broker,
@@ -52,6 +53,7 @@ from minibroker.broker.settings import (
     NODE_ID,
     OFFSETS_TOPIC_NUM_PARTITIONS,
     PERSONA,
+    SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
     ZOOKEEPER_CONNECT,
     Settings,
@@ -224,6 +226,11 @@ def check_data_directory(image: Image, settings: Settings, found_logs: FoundLogs
             TRANSACTION_STATE_LOG_NUM_PARTITIONS,
             "transactional ids find their state",
         ),
+        (
+            SHARE_STATE_TOPIC,
+            SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS,
+            "share groups find their state",
+        ),
     ):
         stored, requested = image.topics.get(name), settings[setting]
         if stored is not None and len(stored.partitions) != requested:
@@ -322,6 +329,8 @@ def _topic_created(
         count = max(count, settings[OFFSETS_TOPIC_NUM_PARTITIONS])
     elif name == TRANSACTION_STATE_TOPIC:
         count = max(count, settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS])
+    elif name == SHARE_STATE_TOPIC:
+        count = max(count, settings[SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS])
     make = internal_topics(settings).get(name)
     config = EMPTY if make is None else make(settings, broker_id, logged.topic_id).config
     partitions = tuple[PartitionRegistration, ...](

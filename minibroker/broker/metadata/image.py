@@ -25,6 +25,7 @@ from minibroker_protocol.errors import ErrorCode
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+SHARE_STATE_TOPIC: Final = "__share_group_state"
 ACTIVITY_TOPIC: Final = "__minibroker_activity"
 
 
@@ -75,6 +76,11 @@ def transaction_owner(transactional_id: str, partitions: int, workers: int) -> i
     """Index of the I/O worker that coordinates the transactions of a transactional id."""
     index = transaction_partition(transactional_id, partitions)
     return partition_owner(TRANSACTION_STATE_TOPIC, index, workers)
+
+
+def share_state_partition(key: str, partitions: int) -> int:
+    """Partition of ``__share_group_state`` that keeps a share partition, given its key."""
+    return (java_string_hash(key) & 0x7FFFFFFF) % partitions
 
 
 Uuid: TypeAlias = bytes

@@ -19,6 +19,7 @@ from minibroker.broker.metadata.image import (
     ACTIVITY_TOPIC,
     EMPTY,
     OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     Change,
     ChangeRejected,
@@ -46,6 +47,8 @@ from minibroker.broker.settings import (
     NUM_PARTITIONS,
     OFFSETS_TOPIC_NUM_PARTITIONS,
     OFFSETS_TOPIC_SEGMENT_BYTES,
+    SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS,
+    SHARE_COORDINATOR_STATE_TOPIC_SEGMENT_BYTES,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_SEGMENT_BYTES,
     Settings,
@@ -61,10 +64,10 @@ ACTIVITY_SEGMENTS = 8
 PARTITIONS_MAX = 10_000
 """Maximum number of partitions of a topic, so that its node stays below the size limit."""
 
-INTERNAL_TOPICS = (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, ACTIVITY_TOPIC)
+INTERNAL_TOPICS = (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_STATE_TOPIC, ACTIVITY_TOPIC)
 """Topics that only the broker itself creates and writes."""
 
-INTERNAL_TO_CLIENTS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
+INTERNAL_TO_CLIENTS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_STATE_TOPIC})
 """Internal topics as reported to clients, which are Kafka's own only: consumers skip internal
 topics in patterns, and Spark's connector silently reads nothing of them.
 """
@@ -402,6 +405,19 @@ def transaction_state_topic(settings: Settings, broker_id: int, topic_id: Uuid) 
     return TopicCreated(topic, config)
 
 
+def share_state_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCreated:
+    """Return the internal topic of share partitions, created for the first share group."""
+    count = settings[SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS]
+    partitions = tuple(make_partition(index, (broker_id,)) for index in range(count))
+    config = {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "retention.ms": "-1",
+        "segment.bytes": str(settings[SHARE_COORDINATOR_STATE_TOPIC_SEGMENT_BYTES]),
+    }
+    return TopicCreated(Topic(SHARE_STATE_TOPIC, topic_id, partitions, internal=True), config)
+
+
 def activity_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCreated:
     """Return the internal topic of activity events.
 
@@ -422,7 +438,11 @@ MakeTopic = Callable[[Settings, int, Uuid], TopicCreated]
 
 def internal_topics(settings: Settings) -> Mapping[str, MakeTopic]:
     """Return the functions that create the internal topics, by topic name."""
-    return {**topics_at_start(settings), TRANSACTION_STATE_TOPIC: transaction_state_topic}
+    return {
+        **topics_at_start(settings),
+        TRANSACTION_STATE_TOPIC: transaction_state_topic,
+        SHARE_STATE_TOPIC: share_state_topic,
+    }
 
 
 def topics_at_start(settings: Settings) -> Mapping[str, MakeTopic]:

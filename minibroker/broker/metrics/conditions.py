@@ -26,6 +26,7 @@ class ConditionKind(StrEnum):
     LOG_UNCLEANABLE = "log_uncleanable"
     GROUPS_NOT_LOADED = "groups_not_loaded"
     TRANSACTIONS_NOT_LOADED = "transactions_not_loaded"
+    SHARE_PARTITIONS_NOT_LOADED = "share_partitions_not_loaded"
     DESCRIPTORS_EXHAUSTED = "descriptors_exhausted"
     NOT_RESPONDING = "not_responding"
 

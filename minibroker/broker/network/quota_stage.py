@@ -237,6 +237,7 @@ NS_PER_MS: Final = 1_000_000
 
 # Used by every request: attribute access of an enumeration takes ten times as long.
 _PRODUCE, _FETCH = ApiKey.PRODUCE, ApiKey.FETCH
+_SHARE_FETCH: Final = ApiKey.SHARE_FETCH
 _NUMBERS: Final[Mapping[int, int]] = {_PRODUCE: BYTES_PRODUCED, _FETCH: BYTES_FETCHED}
 
 LENGTH_BYTES: Final = 4
@@ -407,7 +408,7 @@ class QuotaStage:
         """Record all but time: a request uses at most one other quota."""
         if cost.header.api_key == _PRODUCE:
             return self.quotas.produced(cost.quota_user, cost.request_bytes, now_ms)
-        if cost.header.api_key == _FETCH:
+        if cost.header.api_key in (_FETCH, _SHARE_FETCH):
             if cost.exempt:
                 return Throttle(QuotaType.FETCH, 0)
             return self.quotas.fetched(cost.quota_user, cost.response_bytes + LENGTH_BYTES, now_ms)

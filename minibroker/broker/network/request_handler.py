@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -62,13 +63,16 @@ from minibroker.broker.process.messages import ApiPart, ApiReply
 from minibroker.broker.process.metadata_client import MetadataClient
 from minibroker.broker.settings.definitions import (
     AUTHORIZER_CLASS_NAME,
+    GROUP_SHARE_MAX_SHARE_SESSIONS,
     MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,
     PERSONA,
 )
 from minibroker.broker.settings.dynamic import DynamicSettings
 from minibroker.broker.settings.setting import INT_MAX
+from minibroker.broker.shares.service import SharePart
+from minibroker.broker.shares.sessions import MemberKey, ShareSessionCache
 from minibroker.runtime.arena import Block, RecordsRef
-from minibroker.runtime.rpc import Link, LocalPeer, request_all
+from minibroker.runtime.rpc import Link, LocalPeer, PeerFailed, PeerLost, request_all
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encoder, locating_decoder
 from minibroker_protocol.errors import UnsupportedVersion
@@ -92,6 +96,7 @@ StartRequest = Callable[[ClientConnection, bytes | Block], RequestCost | Awaitab
 
 # Used by every request: attribute access of an enumeration takes ten times as long.
 _FETCH: Final = ApiKey.FETCH
+_SHARE_FETCH: Final = ApiKey.SHARE_FETCH
 _PRODUCE: Final = ApiKey.PRODUCE
 _PRODUCE_BYTES: Final = int(_PRODUCE).to_bytes(2, "big")
 _REQUEST_RECEIVED: Final = ChannelEvent.REQUEST_RECEIVED
@@ -151,6 +156,7 @@ class RequestHandler:
             session_ids(env.index, env.processors),
             env.random.randrange,
         )
+        self.share_sessions = ShareSessionCache(env.settings[GROUP_SHARE_MAX_SHARE_SESSIONS])
         env.metrics.watch_fetch_sessions(self._fetch_session_figures)
         self._log = EventLog(env.name)
         self.observers: tuple[RequestObserver, ...] = ()
@@ -344,14 +350,30 @@ class RequestHandler:
             served=self._advertised,
             reference=partial(_reference, body),
             fetch_bytes_max=self.quota_stage.fetch_bytes_max(client, header)
-            if header.api_key == _FETCH
+            if header.api_key in (_FETCH, _SHARE_FETCH)
             else INT_MAX,
             authorizer=self._authorizers.of(self._metadata_client.image),
             fetch_sessions=None
             if self.interceptor is not None and self.interceptor.forbids_fetch_sessions
             else self.fetch_sessions,
+            share_sessions=self.share_sessions,
             denied=partial(self._log_denial, client),
         )
+
+    async def release_shares(self, connection: str, members: Sequence[MemberKey]) -> None:
+        """Let all owners release the records of members whose connection is closed."""
+        for member in members:
+            part = SharePart(member, connection, ends=True)
+            for owner in range(self._env.workers):
+                request = ApiPart(ApiKey.SHARE_ACKNOWLEDGE, part)
+                peer = self.owners[owner]
+                with suppress(PeerLost, PeerFailed):
+                    if isinstance(peer, LocalPeer):
+                        reply = peer.on_request(request)
+                        if not isinstance(reply, ApiReply):
+                            await reply
+                    else:
+                        await peer.request(request, may_wait=False)
 
     def _log_denial(
         self, client: ClientConnection, operation: Operation, resource: Resource, name: str
@@ -696,6 +718,7 @@ class RequestPause:
                 client.close(CloseReason.SNAPSHOT_RESTORED)
             await self._wait(lambda: not self._in_flight())
             self._handler.fetch_sessions.clear()
+            self._handler.share_sessions.clear()
         else:
             await self._wait(lambda: all(client.interruptible for client in self._in_flight()))
 

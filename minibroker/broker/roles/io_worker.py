@@ -37,6 +37,7 @@ from minibroker.broker.metadata.image import (
     BROKER,
     GROUP,
     OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
     TOPIC,
     TRANSACTION_STATE_TOPIC,
     Image,
@@ -70,8 +71,12 @@ from minibroker.broker.settings.definitions import (
     NODE_ID,
     OFFSETS_TOPIC_NUM_PARTITIONS,
     PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS,
+    SHARE_COORDINATOR_SNAPSHOT_UPDATE_RECORDS_PER_SNAPSHOT,
+    SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
+from minibroker.broker.shares.service import ShareEnvironment, ShareService
+from minibroker.broker.shares.state_store import ShareStateStore, StateOperation, StateReply
 from minibroker.broker.transactions.service import (
     MarkersReply,
     TransactionEnvironment,
@@ -207,17 +212,41 @@ class _Worker:
             partitions=env.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS],
             environment=self._transaction_environment(),
         )
+        self.states = ShareStateStore(
+            partitions=env.settings[SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS],
+            updates_max=env.settings[SHARE_COORDINATOR_SNAPSHOT_UPDATE_RECORDS_PER_SNAPSHOT],
+            open_partition=partial(self._internal_partition, SHARE_STATE_TOPIC),
+        )
+        self.shares = ShareService(self._share_environment())
         self._flusher = LogFlusher(env, self._logs)
         self.cleaner = LogCleaner(env, self._logs, self._flusher.flush, self)
-        env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
-        env.metrics.watch_logs(self._figures)
-        env.metrics.watch_commits(self._commit_figures)
-        env.metrics.watch_gauges(self._disk_gauges)
-        env.metrics.watch_gauges(self._group_gauges)
-        env.metrics.watch_busy(env.busy_ns)
+        self._watch_metrics()
         self.services: list[Callable[[], Awaitable[None]]] = []
         """Tasks of observers that run as long as this role."""
         env.observe(self)
+
+    def _share_environment(self) -> ShareEnvironment:
+        env = self._env
+        return ShareEnvironment(
+            settings=env.settings,
+            image=lambda: self.image,
+            now=env.clock.now,
+            wall_ms=env.clock.wall_ms,
+            partition=self.partition,
+            request_state=self._request_state,
+            watch=self._purgatory.add,
+            unwatch=self._purgatory.remove,
+            sleep_real=env.clock.sleep_real,
+        )
+
+    def _watch_metrics(self) -> None:
+        metrics = self._env.metrics
+        metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
+        metrics.watch_logs(self._figures)
+        metrics.watch_commits(self._commit_figures)
+        metrics.watch_gauges(self._disk_gauges)
+        metrics.watch_gauges(self._group_gauges)
+        metrics.watch_busy(self._env.busy_ns)
 
     def _transaction_environment(self) -> TransactionEnvironment:
         env = self._env
@@ -286,6 +315,24 @@ class _Worker:
         reply = api.execute(self, part)
         return await reply if inspect.isawaitable(reply) else reply
 
+    def handle_state(self, operation: StateOperation) -> StateReply:
+        return self.states.handle(operation, self.image, self.wall_ms())
+
+    async def request_state(self, operation: StateOperation) -> StateReply:
+        return await self.shares.request(operation)
+
+    def _request_state(self, operation: StateOperation) -> StateReply | Awaitable[StateReply]:
+        index = self.states.partition_of(operation.key.text)
+        owner = self.partition_owner(SHARE_STATE_TOPIC, index)
+        if owner == self.index:
+            return self.handle_state(operation)
+        return self._request_remote_state(owner, operation)
+
+    async def _request_remote_state(self, owner: Owner, operation: StateOperation) -> StateReply:
+        replies = await self.request_owner(owner, ApiKey.READ_SHARE_GROUP_STATE, (operation,))
+        reply: StateReply = replies[operation.key]
+        return reply
+
     async def sleep_real(self, seconds: float) -> None:
         await self._env.clock.sleep_real(seconds)
 
@@ -346,6 +393,7 @@ class _Worker:
         self.transactions.load(
             [number for topic, number in found if topic == TRANSACTION_STATE_TOPIC]
         )
+        self.states.load([number for topic, number in found if topic == SHARE_STATE_TOPIC])
 
     def snapshots(self) -> WorkerSnapshots:
         """This worker's part of snapshots of the broker."""
@@ -354,14 +402,21 @@ class _Worker:
             self._replicas,
             self.groups,
             self.transactions,
+            self._reset_shares,
             without_cleaning=self.cleaner.paused,
             load=self._load,
         )
+
+    def _reset_shares(self, *, keep_logs: bool) -> None:
+        """Forget the states and the records in flight of share partitions."""
+        self.states.remove_all(clear=not keep_logs)
+        self.shares.forget_all()
 
     async def _run_services(self, nursery: trio.Nursery) -> None:
         """Run the services of this role until ``env.stopping``."""
         nursery.start_soon(self.groups.run)
         nursery.start_soon(self.transactions.run)
+        nursery.start_soon(self.shares.run)
         retention_s = self.settings[LOG_RETENTION_CHECK_INTERVAL_MS] / 1000
         nursery.start_soon(self._repeat, retention_s, self._apply_retention)
         expiration_s = self.settings[PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS] / 1000
@@ -373,6 +428,7 @@ class _Worker:
         for service, topic, what in (
             (self.groups, OFFSETS_TOPIC, "groups"),
             (self.transactions, TRANSACTION_STATE_TOPIC, "transactions"),
+            (self.states, SHARE_STATE_TOPIC, "share_partitions"),
         ):
             nursery.start_soon(self._load_remaining, service, topic, what)
         nursery.start_soon(self._connected.run)
@@ -382,7 +438,10 @@ class _Worker:
         await self._connected.wait_disconnected()
 
     async def _load_remaining(
-        self, service: GroupService | TransactionService, topic: str, what: str
+        self,
+        service: GroupService | TransactionService | ShareStateStore,
+        topic: str,
+        what: str,
     ) -> None:
         """Load what is stored in logs that could not be opened, as soon as they can be."""
         conditions, kind = self._env.conditions, ConditionKind(f"{what}_not_loaded")
@@ -427,6 +486,8 @@ class _Worker:
         former_id = _topic_id(before, TRANSACTION_STATE_TOPIC)
         if former_id not in (None, _topic_id(after, TRANSACTION_STATE_TOPIC)):
             self.transactions.reset()
+        if _topic_id(before, SHARE_STATE_TOPIC) not in (None, _topic_id(after, SHARE_STATE_TOPIC)):
+            self._reset_shares(keep_logs=False)
         deleted = before.topic_names.keys() - after.topic_names.keys()
         if deleted:
             self.groups.on_topics_deleted(before.topic_names[topic_id] for topic_id in deleted)

@@ -430,6 +430,10 @@ class Processor:
         del self.clients[number]
         self._idle.forget(number)
         self._quota_stage.forget(client)
+        connection = client.caller.connection_id
+        members = self.request_handler.share_sessions.disconnected(connection)
+        if members and self._serving is not None and not self._env.stopping.is_set():
+            self._serving.start_soon(self.request_handler.release_shares, connection, members)
         if self._sharded_acceptor is None:
             self._notices.closed(number)
         else:

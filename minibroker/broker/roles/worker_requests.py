@@ -60,6 +60,12 @@ if TYPE_CHECKING:
 SNAPSHOT_REQUESTS: Final = (PauseRequests, ResumeRequests, SaveLogs, RestoreLogs)
 
 
+class ResetShares(Protocol):
+    """Forgets the states of share partitions."""
+
+    def __call__(self, *, keep_logs: bool) -> None: ...
+
+
 class WorkerSnapshots:
     """Saves and restores the state of one worker."""
 
@@ -69,6 +75,7 @@ class WorkerSnapshots:
         replicas: ReplicaManager,
         groups: GroupService,
         transactions: TransactionService,
+        reset_shares: ResetShares,
         *,
         without_cleaning: Callable[[], AbstractAsyncContextManager[object]],
         load: Callable[[], None],
@@ -80,6 +87,7 @@ class WorkerSnapshots:
         self._replicas = replicas
         self._groups = groups
         self._transactions = transactions
+        self._reset_shares = reset_shares
         self._without_cleaning = without_cleaning
         self._load = load
 
@@ -107,6 +115,7 @@ class WorkerSnapshots:
         async with self._without_cleaning():
             self._groups.reset(keep_logs=True)
             self._transactions.reset(keep_logs=True)
+            self._reset_shares(keep_logs=True)
             try:
                 self._logs.restore(Path(request.directory), request.snapshot)
             except OSError as error:

@@ -445,6 +445,52 @@ GROUP_CONSUMER_REGEX_REFRESH_INTERVAL_MS = Setting("group.consumer.regex.refresh
     600_000, at_least(10_000),
     doc="How often regular expressions that members subscribe to are matched again, in "
     "milliseconds.")
+GROUP_SHARE_SESSION_TIMEOUT_MS = Setting("group.share.session.timeout.ms", INT, 45_000,
+    at_least(1), doc="The time after which a silent member of a share group is removed, in "
+    "milliseconds.")
+GROUP_SHARE_MIN_SESSION_TIMEOUT_MS = Setting("group.share.min.session.timeout.ms", INT, 45_000,
+    at_least(1), doc="The minimum session timeout that a share group may have, in milliseconds.")
+GROUP_SHARE_MAX_SESSION_TIMEOUT_MS = Setting("group.share.max.session.timeout.ms", INT, 60_000,
+    at_least(1), doc="The maximum session timeout that a share group may have, in milliseconds.")
+GROUP_SHARE_HEARTBEAT_INTERVAL_MS = Setting("group.share.heartbeat.interval.ms", INT, 5_000,
+    at_least(1), doc="The interval of heartbeats that members of share groups are given, in "
+    "milliseconds.")
+GROUP_SHARE_MIN_HEARTBEAT_INTERVAL_MS = Setting("group.share.min.heartbeat.interval.ms", INT,
+    5_000, at_least(1),
+    doc="The minimum heartbeat interval that a share group may have, in milliseconds.")
+GROUP_SHARE_MAX_HEARTBEAT_INTERVAL_MS = Setting("group.share.max.heartbeat.interval.ms", INT,
+    15_000, at_least(1),
+    doc="The maximum heartbeat interval that a share group may have, in milliseconds.")
+GROUP_SHARE_ASSIGNMENT_INTERVAL_MS = Setting("group.share.assignment.interval.ms", INT, 1_000,
+    at_least(0), doc="The shortest time between two assignments of a share group, in milliseconds.")
+GROUP_SHARE_MAX_SIZE = Setting("group.share.max.size", INT, 200, between(1, 1000),
+    doc="The maximum number of members of a share group.")
+GROUP_SHARE_RECORD_LOCK_DURATION_MS = Setting("group.share.record.lock.duration.ms", INT, 30_000,
+    at_least(1_000), doc="How long a record is locked for the consumer that acquired it, in "
+    "milliseconds.")
+GROUP_SHARE_MIN_RECORD_LOCK_DURATION_MS = Setting("group.share.min.record.lock.duration.ms", INT,
+    15_000, at_least(1_000),
+    doc="The minimum lock duration that a share group may have, in milliseconds.")
+GROUP_SHARE_MAX_RECORD_LOCK_DURATION_MS = Setting("group.share.max.record.lock.duration.ms", INT,
+    60_000, at_least(1_000),
+    doc="The maximum lock duration that a share group may have, in milliseconds.")
+GROUP_SHARE_DELIVERY_COUNT_LIMIT = Setting("group.share.delivery.count.limit", INT, 5, at_least(2),
+    doc="How often the delivery of a record to a share group is tried.")
+GROUP_SHARE_PARTITION_MAX_RECORD_LOCKS = Setting("group.share.partition.max.record.locks", INT,
+    2_000, at_least(100),
+    doc="The most records of a partition that are in flight in a share group at a time.")
+GROUP_SHARE_MAX_SHARE_SESSIONS = Setting("group.share.max.share.sessions", INT, 2_000, at_least(1),
+    doc="The most share sessions of a network processor.")
+SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS = Setting(
+    "share.coordinator.state.topic.num.partitions", INT, 50, between(1, 1000),
+    doc="The number of partitions of `__share_group_state`. Share partitions are assigned to them "
+    "by hash, so do not change it for an existing data directory.")
+SHARE_COORDINATOR_STATE_TOPIC_SEGMENT_BYTES = Setting(
+    "share.coordinator.state.topic.segment.bytes", INT, 104_857_600, at_least(1),
+    doc="The segment size of `__share_group_state`, in bytes.")
+SHARE_COORDINATOR_SNAPSHOT_UPDATE_RECORDS_PER_SNAPSHOT = Setting(
+    "share.coordinator.snapshot.update.records.per.snapshot", INT, 500, between(0, 500),
+    doc="The number of updates of a share partition's state between two snapshots of it.")
 OFFSETS_TOPIC_NUM_PARTITIONS = Setting("offsets.topic.num.partitions", INT, 50, between(1, 1000),
     doc="The number of partitions of `__consumer_offsets`. Groups are assigned to partitions by "
     "hash, so do not change it for an existing data directory.")

@@ -69,11 +69,7 @@ KNOWN_UNSERVED = frozenset().union(
     _names("group.coordinator.", "append.linger.ms new.enable threads"),
     _names(
         "group.share.",
-        """assignors delivery.count.limit enable heartbeat.interval.ms max.groups
-        max.heartbeat.interval.ms max.record.lock.duration.ms max.session.timeout.ms
-        max.share.sessions max.size min.heartbeat.interval.ms min.record.lock.duration.ms
-        min.session.timeout.ms partition.max.record.locks persister.class.name
-        record.lock.duration.ms session.timeout.ms""",
+        "assignors enable max.groups persister.class.name",
     ),
     _names(
         "group.streams.",
@@ -114,9 +110,8 @@ KNOWN_UNSERVED = frozenset().union(
     _names(
         "share.coordinator.",
         """append.linger.ms cold.partition.snapshot.interval.ms load.buffer.size
-        snapshot.update.records.per.snapshot state.topic.compression.codec state.topic.min.isr
-        state.topic.num.partitions state.topic.prune.interval.ms state.topic.replication.factor
-        state.topic.segment.bytes threads write.timeout.ms""",
+        state.topic.compression.codec state.topic.min.isr state.topic.prune.interval.ms
+        state.topic.replication.factor threads write.timeout.ms""",
     ),
     _names("share.fetch.", "max.fetch.records purgatory.purge.interval.requests"),
     _names(

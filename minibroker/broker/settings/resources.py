@@ -37,10 +37,10 @@ from minibroker.broker.settings.settings import Settings
 
 T = TypeVar("T")
 
-_SHARE: Final = "share groups are not served"
+_QUEUES: Final = "there are no dead-letter queues"
 _STREAMS: Final = "the streams group protocol is not served"
 _OFFLOAD: Final = "assignments are computed at once"
-_REASONS: Final = {"consumer": "", "share": _SHARE, "errors": _SHARE, "streams": _STREAMS}
+_REASONS: Final = {"consumer": "", "share": "", "errors": _QUEUES, "streams": _STREAMS}
 
 _DURATION: Final = re.compile(
     r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?"
@@ -96,6 +96,16 @@ def _is_offset_reset(text: str) -> bool:
     return text in ("latest", "earliest") or _DURATION.fullmatch(text) is not None
 
 
+def reset_duration_s(text: str) -> float | None:
+    """The duration of an offset reset ``by_duration:…`` in seconds; None for the others."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    days, _, hours, minutes, seconds, _ = found.groups()
+    parts = ((days, 86_400), (hours, 3_600), (minutes, 60), (seconds, 1))
+    return sum(float(part[:-1]) * unit for part, unit in parts if part)
+
+
 _OFFSET_RESET: Final[Valid[str]] = Valid(
     "latest, earliest or by_duration:<PnDTnHnMn.nS>", _is_offset_reset
 )
@@ -117,24 +127,29 @@ for _protocol in ("consumer", "share", "streams"):
     _group(f"{_protocol}.assignor.offload.enable", BOOLEAN, True, internal=True,
         doc=f"Whether assignments of a {_protocol} group are computed in the background.")
 
+_TIMES: Final = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
 CONSUMER_TIMES: Final[tuple[Setting[int], ...]] = tuple(
-    GROUP_SETTINGS[f"consumer.{name}"]
-    for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"))
+    GROUP_SETTINGS[f"consumer.{name}"] for name in _TIMES)
 """The times of a consumer group."""
+SHARE_TIMES: Final[tuple[Setting[int], ...]] = tuple(
+    GROUP_SETTINGS[f"share.{name}"] for name in _TIMES)
+"""The times of a share group."""
 
-_group("share.record.lock.duration.ms", INT, 30_000, at_least(1_000), lowest=15_000,
-    highest=60_000, doc="How long a record is locked for the consumer that acquired it.")
-_group("share.delivery.count.limit", INT, 5, at_least(2), lowest=2, highest=10,
-    doc="How often the delivery of a record is tried.")
-_group("share.partition.max.record.locks", INT, 2_000, at_least(100), lowest=100,
-    highest=4_000, doc="The most records of a partition that are locked at a time.")
-_group("share.auto.offset.reset", STRING, "latest", _OFFSET_RESET, own_default=True,
-    doc="Where a share group starts to read a partition.")
-_group("share.isolation.level", STRING, "read_uncommitted",
+SHARE_RECORD_LOCK_DURATION_MS: Final = _group("share.record.lock.duration.ms", INT, 30_000,
+    at_least(1_000), lowest=15_000, highest=60_000,
+    doc="How long a record is locked for the consumer that acquired it.")
+SHARE_DELIVERY_COUNT_LIMIT: Final = _group("share.delivery.count.limit", INT, 5, at_least(2),
+    lowest=2, highest=10, doc="How often the delivery of a record is tried.")
+SHARE_PARTITION_MAX_RECORD_LOCKS: Final = _group("share.partition.max.record.locks", INT, 2_000,
+    at_least(100), lowest=100, highest=4_000,
+    doc="The most records of a partition that are locked at a time.")
+SHARE_AUTO_OFFSET_RESET: Final = _group("share.auto.offset.reset", STRING, "latest",
+    _OFFSET_RESET, own_default=True, doc="Where a share group starts to read a partition.")
+SHARE_ISOLATION_LEVEL: Final = _group("share.isolation.level", STRING, "read_uncommitted",
     valid=one_of("read_committed", "read_uncommitted"), own_default=True,
     doc="Whether a share group is given records of transactions before they are committed.")
-_group("share.renew.acknowledge.enable", BOOLEAN, True, own_default=True,
-    doc="Whether consumers may renew the locks of records.")
+SHARE_RENEW_ACKNOWLEDGE_ENABLE: Final = _group("share.renew.acknowledge.enable", BOOLEAN, True,
+    own_default=True, doc="Whether consumers may renew the locks of records.")
 _DLQ_TOPIC: Final = _group("errors.deadletterqueue.topic.name", STRING, "", own_default=True,
     doc="The topic for records that cannot be delivered; empty if there is none.")
 _group("errors.deadletterqueue.copy.record.enable", BOOLEAN, False, own_default=True,

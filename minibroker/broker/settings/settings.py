@@ -518,7 +518,7 @@ def _bound_relations(settings: Settings) -> Iterable[tuple[str, str]]:
         yield "queued.max.request.bytes", problem
 
 
-def _consumer_group_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+def _group_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     for time, least, most in (
         (
             d.GROUP_CONSUMER_SESSION_TIMEOUT_MS,
@@ -535,14 +535,32 @@ def _consumer_group_relations(settings: Settings) -> Iterable[tuple[str, str]]:
             d.GROUP_CONSUMER_MIN_ASSIGNMENT_INTERVAL_MS,
             d.GROUP_CONSUMER_MAX_ASSIGNMENT_INTERVAL_MS,
         ),
+        (
+            d.GROUP_SHARE_SESSION_TIMEOUT_MS,
+            d.GROUP_SHARE_MIN_SESSION_TIMEOUT_MS,
+            d.GROUP_SHARE_MAX_SESSION_TIMEOUT_MS,
+        ),
+        (
+            d.GROUP_SHARE_HEARTBEAT_INTERVAL_MS,
+            d.GROUP_SHARE_MIN_HEARTBEAT_INTERVAL_MS,
+            d.GROUP_SHARE_MAX_HEARTBEAT_INTERVAL_MS,
+        ),
+        (
+            d.GROUP_SHARE_RECORD_LOCK_DURATION_MS,
+            d.GROUP_SHARE_MIN_RECORD_LOCK_DURATION_MS,
+            d.GROUP_SHARE_MAX_RECORD_LOCK_DURATION_MS,
+        ),
     ):
         if settings[time] < settings[least]:
             yield time.name, f"must be at least {least.name}={settings[least]}"
         if settings[time] > settings[most]:
             yield time.name, f"must not exceed {most.name}={settings[most]}"
-    session, heartbeat = d.GROUP_CONSUMER_SESSION_TIMEOUT_MS, d.GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS
-    if settings[session] <= settings[heartbeat]:
-        yield session.name, f"must exceed {heartbeat.name}={settings[heartbeat]}"
+    for session, heartbeat in (
+        (d.GROUP_CONSUMER_SESSION_TIMEOUT_MS, d.GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS),
+        (d.GROUP_SHARE_SESSION_TIMEOUT_MS, d.GROUP_SHARE_HEARTBEAT_INTERVAL_MS),
+    ):
+        if settings[session] <= settings[heartbeat]:
+            yield session.name, f"must exceed {heartbeat.name}={settings[heartbeat]}"
 
 
 def _connection_relations(settings: Settings) -> Iterable[tuple[str, str]]:
@@ -593,7 +611,7 @@ _RELATIONS: tuple[Relation, ...] = (
     _listener_relations,
     _security_relations,
     _bound_relations,
-    _consumer_group_relations,
+    _group_relations,
     _connection_relations,
     _zookeeper_relations,
     _persona_relations,

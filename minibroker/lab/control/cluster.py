@@ -51,12 +51,14 @@ class HealthCondition(NamedTuple):
             "records_truncated",
             "groups_not_loaded",
             "transactions_not_loaded",
+            "share_partitions_not_loaded",
             "descriptors_exhausted",
             "not_responding",
         ],
         Doc(
             "`storage_failed` ends when a write succeeds; `records_truncated` ends when the "
-            "process restarts; `groups_not_loaded` and `transactions_not_loaded` end when their "
+            "process restarts; `groups_not_loaded`, `transactions_not_loaded` and "
+            "`share_partitions_not_loaded` end when their "
             "logs can be opened; `descriptors_exhausted` ends when connections can be accepted "
             "again; `not_responding` means that the process did not respond within a second."
         ),

@@ -48,7 +48,7 @@ async def test_several_keys_are_answered_in_request_order(apis: Any) -> None:
 @pytest.mark.parametrize(
     ("key_type", "text"),
     [
-        (2, "does not serve share groups"),
+        (2, "is not the key of a share partition"),
         (9, "Key type 9 is unknown"),
     ],
 )

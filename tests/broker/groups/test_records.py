@@ -106,7 +106,7 @@ def test_older_and_newer_value_versions_are_decoded(version: int) -> None:
 
 
 def test_unknown_key_types_are_ignored() -> None:
-    assert decode_entry(b"\0\x0b\0\1g", b"whatever") is None
+    assert decode_entry(b"\0\x63\0\1g", b"whatever") is None
 
 
 @pytest.mark.parametrize(

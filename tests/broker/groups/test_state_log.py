@@ -162,7 +162,7 @@ def test_cleared_offsets_log_is_empty_after_restart(disk: Disk) -> None:
 def test_replay_skips_unknown_records(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     offsets_log = OffsetsLog(disk.open(0))
     strange = [
-        Record(key=b"\0\x0b\0\1g", value=b"a group of another type"),
+        Record(key=b"\0\x63\0\1g", value=b"a group of another type"),
         Record(key=b"\0\1\0\x63", value=b""),
         Record(key=b"\0\2\0\1g", value=b"\0\x63"),
     ]

@@ -14,7 +14,7 @@ from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
 from minibroker_protocol.messages.init_producer_id import InitProducerIdRequest
-from minibroker_protocol.messages.share_fetch import ShareFetchRequest
+from minibroker_protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from minibroker_protocol.messages.vote import VoteRequest
 from tests.broker.process.conftest import MakeEnvironment
 from tests.broker.roles.running_processor import HELLO, LOOK, running_processor
@@ -24,8 +24,6 @@ from tests.simulation.client import api_key
 @pytest.mark.parametrize(
     ("request_", "version", "protocol"),
     [
-        (FindCoordinatorRequest(key="t", key_type=2), 3, "share groups (KIP-932)"),
-        (FindCoordinatorRequest(coordinator_keys=["t"], key_type=2), 6, "share groups (KIP-932)"),
         (ConsumerGroupHeartbeatRequest(), 1, "the consumer group protocol of KIP-848"),
     ],
 )
@@ -50,7 +48,7 @@ async def test_processor_reports_clients_that_ask_for_unserved_protocols(
 @pytest.mark.parametrize(
     ("request_", "version", "protocol"),
     [
-        (ShareFetchRequest(), 1, "share groups (KIP-932)"),
+        (StreamsGroupHeartbeatRequest(), 0, "the streams group protocol of KIP-1071"),
         (VoteRequest(), 0, "VOTE is not served"),
         (LOOK, 0, "LIST_OFFSETS version 0 is not served, 1 to 11 are"),
     ],

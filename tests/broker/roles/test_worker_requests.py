@@ -175,6 +175,7 @@ def snapshots(steps: Steps) -> WorkerSnapshots:
         steps.part("forget_all"),
         steps.part("reset"),
         transactions,
+        lambda *, keep_logs: steps.taken.append("reset shares" if keep_logs else "cleared"),
         without_cleaning=steps.without_cleaning,
         load=lambda: steps.taken.append("load"),
     )
@@ -186,7 +187,7 @@ async def test_logs_are_restored_while_nothing_is_cleaned(
     assert await snapshots.handle(RestoreLogs("s", "/s")) == ""
     assert steps.taken == [
         "cleaner paused",
-        *("reset", "reset", "restore", "forget_all", "load", "note_saved"),
+        *("reset", "reset", "reset shares", "restore", "forget_all", "load", "note_saved"),
         "cleaner resumed",
     ]
 

@@ -30,6 +30,7 @@ from minibroker.broker.apis.delegation_tokens import (
 from minibroker.broker.apis.fetch import is_follower_fetch
 from minibroker.broker.apis.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from minibroker.broker.apis.group_offsets import SEVERAL_GROUPS_SINCE
+from minibroker.broker.apis.share_groups import is_member_id, serves_share_groups
 from minibroker.broker.apis.topics import has_invalid_cursor, names_from_cursor
 from minibroker.broker.apis.transactions import (
     SEVERAL_TRANSACTIONS_SINCE,
@@ -45,11 +46,19 @@ from minibroker.broker.settings import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_E
 from minibroker_protocol.error_elements import error_element, error_response
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.messages import alter_share_group_offsets as altered
 from minibroker_protocol.messages import consumer_group_describe as described
+from minibroker_protocol.messages import describe_share_group_offsets as described_offsets
+from minibroker_protocol.messages import share_group_describe as described_shares
 from minibroker_protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from minibroker_protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsResponse
 from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from minibroker_protocol.messages.create_partitions import CreatePartitionsTopicResult
 from minibroker_protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from minibroker_protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponseTopic,
+)
 from minibroker_protocol.messages.delete_topics import DeletableTopicResult
 from minibroker_protocol.messages.describe_groups import DescribedGroup
 from minibroker_protocol.messages.describe_topic_partitions import (
@@ -68,6 +77,7 @@ from minibroker_protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from minibroker_protocol.messages.share_group_heartbeat import ShareGroupHeartbeatResponse
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.types import ZERO_UUID
 
@@ -509,6 +519,162 @@ def _topics_of(member: described.Member) -> Iterable[str]:
         yield from (each.topic_name for each in assignment.topic_partitions)
 
 
+def share_group_heartbeat(ctx: Context, request: Any) -> Denied | None:
+    """Require READ on the group and DESCRIBE on each topic, if share groups are served."""
+    if not serves_share_groups(ctx):
+        return None
+    if not ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
+        return Denied(ShareGroupHeartbeatResponse(error_code=_GROUP_DENIED))
+    names = request.subscribed_topic_names or ()
+    if not is_member_id(request.member_id):
+        return None
+    if allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, names, str)[1]:
+        return Denied(ShareGroupHeartbeatResponse(error_code=_TOPIC_DENIED))
+    return None
+
+
+def share_group_describe(ctx: Context, request: Any) -> Finish | None:
+    """Require DESCRIBE on each group, and on each topic of its members."""
+    if not serves_share_groups(ctx):
+        return None
+    permitted, rejected = allowed(ctx, Operation.DESCRIBE, Resource.GROUP, request.group_ids, str)
+    request.group_ids = permitted
+
+    def finish(response: Any) -> Any:
+        for group in response.groups:
+            if group.authorized_operations != OPERATIONS_NOT_ASKED:
+                group.authorized_operations = authorized(ctx, Resource.GROUP, group.group_id)
+            names = sorted({name for member in group.members for name in _shared_topics_of(member)})
+            if allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, names, str)[1]:
+                group.error_code = _TOPIC_DENIED
+                group.error_message = (
+                    "The group has described topic(s) that the client is not authorized to "
+                    "describe."
+                )
+                group.members = []
+        response.groups += [
+            described_shares.DescribedGroup(group_id=group_id, error_code=_GROUP_DENIED)
+            for group_id in rejected
+        ]
+        return response
+
+    return finish
+
+
+def _shared_topics_of(member: described_shares.Member) -> Iterable[str]:
+    assigned = [each.topic_name for each in member.assignment.topic_partitions]
+    return [*member.subscribed_topic_names, *assigned]
+
+
+def share_records(_ctx: Context, _request: Any) -> None:
+    """Nothing: the API itself checks the group, and each partition when it is fetched."""
+
+
+def describe_share_group_offsets(ctx: Context, request: Any) -> Finish | None:
+    """Require DESCRIBE on each group and topic."""
+    if not serves_share_groups(ctx):
+        return None
+    permitted, rejected = allowed(
+        ctx, Operation.DESCRIBE, Resource.GROUP, request.groups, lambda group: group.group_id
+    )
+    request.groups = permitted
+    hidden: dict[str, list[Any]] = {}
+    for group in permitted:
+        if group.topics is not None:
+            group.topics, hidden[group.group_id] = allowed(
+                ctx,
+                Operation.DESCRIBE,
+                Resource.TOPIC,
+                group.topics,
+                lambda topic: topic.topic_name,
+            )
+
+    def finish(response: Any) -> Any:
+        for group in response.groups:
+            group.topics = [
+                topic
+                for topic in group.topics
+                if ctx.allows(Operation.DESCRIBE, Resource.TOPIC, topic.topic_name, quietly=True)
+            ]
+            group.topics += [
+                described_offsets.DescribeShareGroupOffsetsResponseTopic(
+                    topic_name=topic.topic_name,
+                    partitions=[
+                        described_offsets.DescribeShareGroupOffsetsResponsePartition(
+                            partition_index=index,
+                            error_code=_TOPIC_DENIED,
+                            error_message="Topic authorization failed.",
+                        )
+                        for index in topic.partitions
+                    ],
+                )
+                for topic in hidden.get(group.group_id, ())
+            ]
+        response.groups += [
+            described_offsets.DescribeShareGroupOffsetsResponseGroup(
+                group_id=group.group_id, error_code=_GROUP_DENIED
+            )
+            for group in rejected
+        ]
+        return response
+
+    return finish
+
+
+def alter_share_group_offsets(ctx: Context, request: Any) -> Finish | Denied | None:
+    """Require READ on the group and on each topic."""
+    if not serves_share_groups(ctx):
+        return None
+    if not ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
+        return Denied(AlterShareGroupOffsetsResponse(error_code=_GROUP_DENIED))
+    request.topics, rejected = allowed(
+        ctx, Operation.READ, Resource.TOPIC, request.topics, lambda topic: topic.topic_name
+    )
+
+    def finish(response: Any) -> Any:
+        if response.error_code == ErrorCode.NONE:
+            response.responses += [
+                altered.AlterShareGroupOffsetsResponseTopic(
+                    topic_name=topic.topic_name,
+                    partitions=[
+                        altered.AlterShareGroupOffsetsResponsePartition(
+                            partition_index=partition.partition_index, error_code=_TOPIC_DENIED
+                        )
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic in rejected
+            ]
+        return response
+
+    return finish
+
+
+def delete_share_group_offsets(ctx: Context, request: Any) -> Finish | Denied | None:
+    """Require DELETE on the group and READ on each topic."""
+    if not serves_share_groups(ctx):
+        return None
+    if not ctx.allows(Operation.DELETE, Resource.GROUP, request.group_id):
+        return Denied(DeleteShareGroupOffsetsResponse(error_code=_GROUP_DENIED))
+    request.topics, rejected = allowed(
+        ctx, Operation.READ, Resource.TOPIC, request.topics, lambda topic: topic.topic_name
+    )
+
+    def finish(response: Any) -> Any:
+        if response.error_code == ErrorCode.NONE:
+            response.responses += [
+                DeleteShareGroupOffsetsResponseTopic(
+                    topic_name=topic.topic_name,
+                    error_code=_TOPIC_DENIED,
+                    error_message="Topic authorization failed.",
+                )
+                for topic in rejected
+            ]
+        return response
+
+    return finish
+
+
 def list_groups(ctx: Context, _request: Any) -> Finish | None:
     """Show all groups with DESCRIBE on the cluster, otherwise those with DESCRIBE on the group."""
     if ctx.allows(Operation.DESCRIBE, Resource.CLUSTER, quietly=True):
@@ -706,6 +872,13 @@ SPECIAL_CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.LIST_GROUPS: list_groups,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
+    ApiKey.SHARE_GROUP_HEARTBEAT: share_group_heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: share_group_describe,
+    ApiKey.SHARE_FETCH: share_records,
+    ApiKey.SHARE_ACKNOWLEDGE: share_records,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: describe_share_group_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: alter_share_group_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: delete_share_group_offsets,
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.DELETE_TOPICS: delete_topics,
     ApiKey.INIT_PRODUCER_ID: init_producer_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from minibroker_protocol.messages import alter_configs as ac
 from minibroker_protocol.messages import create_acls as ca
 from minibroker_protocol.messages import delete_acls as da
 from minibroker_protocol.messages import describe_configs as dc
+from minibroker_protocol.messages import describe_share_group_offsets as dso
 from minibroker_protocol.messages import fetch as f
 from minibroker_protocol.messages import incremental_alter_configs as iac
 from minibroker_protocol.messages import leader_and_isr as li
@@ -36,6 +38,7 @@ from minibroker_protocol.messages.alter_client_quotas import (
     EntityData,
     OpData,
 )
+from minibroker_protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from minibroker_protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
@@ -54,6 +57,7 @@ from minibroker_protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from minibroker_protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from minibroker_protocol.messages.describe_acls import DescribeAclsRequest
 from minibroker_protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
@@ -72,6 +76,10 @@ from minibroker_protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from minibroker_protocol.messages.share_acknowledge import ShareAcknowledgeRequest
+from minibroker_protocol.messages.share_fetch import ShareFetchRequest
+from minibroker_protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from minibroker_protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from minibroker_protocol.messages.sync_group import SyncGroupRequest
 from minibroker_protocol.messages.update_metadata import UpdateMetadataRequest
 from minibroker_protocol.records import Record, build_batch
@@ -208,6 +216,27 @@ def delete_topics(version: int, topic_id: bytes) -> Any:
     return DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=topic_id)])
 
 
+SHARE_STATES = {
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: "InitializeStateData",
+    ApiKey.READ_SHARE_GROUP_STATE: "ReadStateData",
+    ApiKey.WRITE_SHARE_GROUP_STATE: "WriteStateData",
+    ApiKey.DELETE_SHARE_GROUP_STATE: "DeleteStateData",
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: "ReadStateSummaryData",
+}
+
+
+def share_state(key: ApiKey) -> Any:
+    request = schema(key).request
+    messages = import_module(request.__module__)
+
+    def make(version: int, topic_id: bytes) -> Any:
+        topic = getattr(messages, SHARE_STATES[key])
+        asked = topic(topic_id=topic_id, partitions=[messages.PartitionData(partition=0)])
+        return request(group_id=GROUP, topics=[asked])
+
+    return make
+
+
 def create_acls(version: int, topic_id: bytes) -> Any:
     return ca.CreateAclsRequest(creations=[rule(Operation.READ, Resource.TOPIC, "other")])
 
@@ -297,6 +326,45 @@ ROWS: dict[ApiKey, Row] = {
         NO_GROUP,
         group(Operation.DESCRIBE),
     ),
+    ApiKey.SHARE_GROUP_HEARTBEAT: Row(
+        always(
+            ShareGroupHeartbeatRequest(
+                group_id=GROUP, member_id="m", subscribed_topic_names=[TOPIC]
+            )
+        ),
+        NO_GROUP,
+        (*group(Operation.READ), *topic(Operation.DESCRIBE)),
+    ),
+    ApiKey.SHARE_GROUP_DESCRIBE: Row(
+        always(ShareGroupDescribeRequest(group_ids=[GROUP])), NO_GROUP, group(Operation.DESCRIBE)
+    ),
+    ApiKey.SHARE_FETCH: Row(
+        always(ShareFetchRequest(group_id=GROUP, member_id="m")), NO_GROUP, group(Operation.READ)
+    ),
+    ApiKey.SHARE_ACKNOWLEDGE: Row(
+        always(ShareAcknowledgeRequest(group_id=GROUP, member_id="m", share_session_epoch=1)),
+        NO_GROUP,
+        group(Operation.READ),
+    ),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Row(
+        always(
+            dso.DescribeShareGroupOffsetsRequest(
+                groups=[dso.DescribeShareGroupOffsetsRequestGroup(group_id=GROUP, topics=None)]
+            )
+        ),
+        NO_GROUP,
+        group(Operation.DESCRIBE),
+    ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: Row(
+        always(AlterShareGroupOffsetsRequest(group_id=GROUP)), NO_GROUP, group(Operation.READ)
+    ),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: Row(
+        always(DeleteShareGroupOffsetsRequest(group_id=GROUP)), NO_GROUP, group(Operation.DELETE)
+    ),
+    **{
+        key: Row(share_state(key), NO_CLUSTER, cluster(Operation.CLUSTER_ACTION))
+        for key in SHARE_STATES
+    },
     ApiKey.CREATE_TOPICS: Row(
         always(
             CreateTopicsRequest(

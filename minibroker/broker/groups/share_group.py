@@ -1,0 +1,509 @@
+"""A share group of KIP-932: its members, epochs and assignments.
+
+Theory of operation. Members send heartbeats with the topics that they subscribe to. A change of
+subscriptions, of the subscribed topics, or of the partitions that have a state raises the *group
+epoch*. Then, at most once in an assignment interval, the assignor computes a target for every
+member, in the *assignment epoch*. A partition may be given to several members, so nothing has to be
+revoked first: with its next heartbeat a member has its target and the assignment epoch. Only
+partitions whose state exists (``broker.shares.state_store``) are assigned. A member that is silent
+for a session timeout is removed.
+
+The state changes only by records: an event is answered with records to be written, and when they
+are, they are applied as they are when a log is loaded. This module must never know records of
+topics, sockets, tasks, clocks or files. Invariants: epochs never decrease; every waiter is answered
+once. Kafka's ``ShareGroup`` and the share part of ``GroupMetadataManager`` (4.4).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from minibroker.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, Target
+from minibroker.broker.groups.consumer_state import RequestRejected, topics_hash
+from minibroker.broker.groups.events import (
+    NO_WAITER,
+    ActionTaken,
+    AssignedPartitions,
+    AssignmentPlanned,
+    CommitRequested,
+    CommitResult,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    Event,
+    GroupRecord,
+    MemberExpired,
+    MemberFenced,
+    Moment,
+    Persisted,
+    RebalanceReleased,
+    RebalanceRequested,
+    Removed,
+    Restored,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+    SharesChanged,
+    TimePassed,
+)
+from minibroker.broker.groups.group import (
+    BY_TEST,
+    AfterWrite,
+    GroupLimits,
+    GroupTimes,
+    Handlers,
+    PendingWrite,
+    WrittenGroup,
+    times_of,
+)
+from minibroker.broker.groups.share_assignor import ShareSubscription, assign_shares
+from minibroker.broker.groups.share_records import SHARE, ShareGroupRecord
+from minibroker.broker.groups.share_state import (
+    SharedPartitions,
+    ShareGroupData,
+    ShareGroupState,
+    ShareMember,
+)
+from minibroker.broker.groups.states import StateTransition
+from minibroker.broker.metadata.image import Image
+from minibroker.broker.settings.resources import SHARE_TIMES
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.types import Uuid
+
+
+class ShareChangeCause(enum.Enum):
+    """Why the state changes."""
+
+    RECORDS = "records were written"
+    REMOVED = "the group was deleted or unloaded"
+
+
+class ShareGroup(WrittenGroup):
+    """A share group."""
+
+    type = SHARE
+
+    def __init__(
+        self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
+    ) -> None:
+        super().__init__(group_id, limits, make_id, time)
+        self.state = ShareGroupState.EMPTY
+        self.data = ShareGroupData(group_id)
+        self._sessions: dict[str, float] = {}
+        """When the session of each member ends."""
+
+    @classmethod
+    def restore(
+        cls,
+        group_id: str,
+        records: Sequence[GroupRecord],
+        limits: GroupLimits,
+        make_id: Callable[[], str],
+        time: Moment,
+    ) -> ShareGroup:
+        """Create a group from its records."""
+        group = cls(group_id, limits, make_id, time)
+        for record in records:
+            assert isinstance(record, ShareGroupRecord)
+            group.data.apply(record)
+        if group.data.members:
+            group.state = ShareGroupState.STABLE
+        return group
+
+    # ------------------------------------------------------------------------------ state
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def protocol_type_name(self) -> str:
+        return SHARE
+
+    @property
+    def epoch(self) -> int:
+        return self.data.group_epoch
+
+    @property
+    def members_count(self) -> int:
+        return len(self.data.members)
+
+    @property
+    def is_idle(self) -> bool:
+        """False: a share group exists until it is deleted, as in Kafka."""
+        return False
+
+    @property
+    def times(self) -> GroupTimes:
+        """The group's times: its configs, or the settings of the broker."""
+        return times_of(self.image, self.group_id, SHARE_TIMES, self.limits.share_times)
+
+    @property
+    def unshared_partitions(self) -> dict[Uuid, frozenset[int]]:
+        """Existing partitions of subscribed topics that have no state yet."""
+        found = {}
+        for name in self.data.topics_with():
+            topic = self.image.topics.get(name)
+            if topic is not None:
+                known = self.data.shared.initialized.get(topic.topic_id, frozenset())
+                missing = frozenset(range(len(topic.partitions))) - known
+                if missing:
+                    found[topic.topic_id] = missing
+        return found
+
+    def is_subscribed(self, topic: str) -> bool:
+        return topic in self.data.topics_with()
+
+    def validate_offset_fetch(self, _member_id: str | None, _member_epoch: int, /) -> ErrorCode:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def validate_offset_delete(self) -> ErrorCode:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def validate_delete(self) -> ErrorCode:
+        return ErrorCode.NON_EMPTY_GROUP if self.data.members else ErrorCode.NONE
+
+    def expired_offsets(self, wall_ms: int) -> list[tuple[str, int]]:
+        del wall_ms
+        return []
+
+    # ------------------------------------------------------------------------- heartbeats
+
+    def _handle_heartbeat(self, event: ShareHeartbeat) -> None:
+        try:
+            if event.member_epoch == LEAVE_EPOCH:
+                self._leave(event)
+            else:
+                self._heartbeat(event)
+        except RequestRejected as rejected:
+            self._answer(event.waiter, ShareHeartbeatResult(rejected.error, rejected.text or None))
+
+    def _heartbeat(self, event: ShareHeartbeat) -> None:
+        before = self._subscribed_member(event)
+        change = _MemberChange(self.data, self.image, self.time.wall_ms, before)
+        change.subscribe(event)
+        change.plan_group_epoch()
+        interval_ms = 0 if event.assigns_now else self.times.assignment_interval_ms
+        change.plan_target(interval_ms)
+        member = change.after
+        is_shown = (
+            event.member_epoch == JOIN_EPOCH
+            or event.topics is not None
+            or member.assigned != before.assigned
+        )
+        result = ShareHeartbeatResult(
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            heartbeat_interval_ms=self.times.heartbeat_interval_ms,
+            assignment=_shown(member.assigned) if is_shown else None,
+        )
+
+        def then(error: ErrorCode) -> None:
+            if error is not ErrorCode.NONE:
+                self._answer(event.waiter, ShareHeartbeatResult(error))
+                return
+            self._start_session(member.member_id)
+            self._answer(event.waiter, result)
+
+        for note in change.notes:
+            self._log(note)
+        self._persist(change.records, then)
+
+    def _subscribed_member(self, event: ShareHeartbeat) -> ShareMember:
+        """The member of a heartbeat, which may be new. Raises RequestRejected."""
+        member = self.data.members.get(event.member_id)
+        if member is None and len(self.data.members) >= self.limits.share_members_max:
+            raise RequestRejected(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The share group has reached its maximum capacity of "
+                f"{self.limits.share_members_max} members.",
+            )
+        if member is None:
+            if event.member_epoch != JOIN_EPOCH:
+                raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, self._unknown(event.member_id))
+            return ShareMember(member_id=event.member_id)
+        problem = _epoch_problem(member, event.member_epoch)
+        if problem:
+            raise RequestRejected(ErrorCode.FENCED_MEMBER_EPOCH, problem)
+        return member
+
+    def _unknown(self, member_id: str) -> str:
+        return f"Member {member_id} is not a member of group {self.group_id}."
+
+    def _leave(self, event: ShareHeartbeat) -> None:
+        member = self.data.members.get(event.member_id)
+        if member is None:
+            raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, self._unknown(event.member_id))
+        result = ShareHeartbeatResult(member_id=event.member_id, member_epoch=event.member_epoch)
+
+        def then(error: ErrorCode) -> None:
+            failed = error is not ErrorCode.NONE
+            self._answer(event.waiter, ShareHeartbeatResult(error) if failed else result)
+
+        self._remove_member(member, f"member {member.member_id} leaves", then)
+
+    def _remove_member(self, member: ShareMember, reason: str, then: AfterWrite) -> None:
+        self._log(f"removes {member.member_id}: {reason}")
+        records = self.data.removal(member.member_id)
+        metadata_hash = topics_hash(self.image, self.data.topics_without(member.member_id))
+        epoch = self.data.group_epoch + 1
+        records.append(self.data.epoch_record(epoch, metadata_hash))
+        if len(self.data.members) == 1:
+            records.append(self.data.target_epoch_record(epoch, 0))
+        self._persist(records, then)
+
+    # ------------------------------------------------------------------------- partitions
+
+    def _change_shares(self, event: SharesChanged) -> None:
+        """Note partitions whose state was created, or is being or was deleted."""
+        shared = self.data.shared
+        initialized = dict(shared.initialized)
+        for topic, partitions in event.initialized.items():
+            initialized[topic] = initialized.get(topic, frozenset()) | partitions
+        for topic in event.deleting | event.deleted:
+            initialized.pop(topic, None)
+        deleting = (shared.deleting | event.deleting) - event.deleted - initialized.keys()
+        changed = SharedPartitions(initialized, {}, frozenset(deleting))
+
+        def then(error: ErrorCode) -> None:
+            self._answer(event.waiter, ActionTaken(error))
+
+        is_new = changed != shared
+        self._persist([self.data.shared_record(changed, self.image)] if is_new else [], then)
+
+    def _refuse_consumer(self, event: ConsumerHeartbeat) -> None:
+        text = f"Group {self.group_id} is not a consumer group."
+        self._answer(event.waiter, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))
+
+    def _refuse_commit(self, event: CommitRequested) -> None:
+        self._answer(event.waiter, CommitResult(ErrorCode.GROUP_ID_NOT_FOUND))
+
+    # ------------------------------------------------------------------------------ internal events
+
+    def _nothing(self, _event: Event) -> None:
+        """Do nothing: ``handle`` checks the deadlines after every event."""
+
+    def finish_write(self, event: Persisted) -> None:
+        """Apply the records that were written."""
+        assert self._write is not None
+        if event.error is ErrorCode.NONE:
+            for record in self._write.records:
+                assert isinstance(record, ShareGroupRecord)
+                self.data.apply(record)
+            for gone in self._sessions.keys() - self.data.members.keys():
+                del self._sessions[gone]
+            self._note_state(ShareChangeCause.RECORDS)
+        super().finish_write(event)
+
+    def _restored(self, _event: Restored) -> None:
+        for member_id in self.data.members:
+            self._start_session(member_id)
+
+    def _removed(self, _event: Removed) -> None:
+        self.data.members.clear()
+        self._sessions.clear()
+        self._wake_at = None
+        self._note_state(ShareChangeCause.REMOVED)
+
+    def _expire_member(self, event: MemberExpired) -> None:
+        member = self.data.members.get(event.member_id)
+        if member is None:
+            self._reject(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no member {event.member_id!r}")
+            return
+
+        def then(error: ErrorCode) -> None:
+            self._answer(NO_WAITER, ActionTaken(error, affected=int(error is ErrorCode.NONE)))
+
+        self._remove_member(member, BY_TEST, then)
+
+    def _refuse_action(self, event: Event) -> None:
+        self._reject(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"a share group takes no {type(event).__name__}; `expire_member` it takes",
+        )
+
+    # ------------------------------------------------------------------------- decisions and time
+
+    def _persist(self, records: Sequence[GroupRecord], then: AfterWrite) -> None:
+        """Write records; ``then`` is called with the result, at once if there are none."""
+        if records:
+            self._write = PendingWrite(tuple(records), then)
+        else:
+            then(ErrorCode.NONE)
+
+    def _note_failure(self, error: ErrorCode) -> None:
+        if error is not ErrorCode.NONE:
+            self._log(f"could not be written: {error.name}")
+
+    def _note_state(self, cause: ShareChangeCause) -> None:
+        before = self.state
+        is_empty = not self.data.members
+        self.state = ShareGroupState.EMPTY if is_empty else ShareGroupState.STABLE
+        if cause is ShareChangeCause.REMOVED:
+            self.state = ShareGroupState.DEAD
+        if self.state is not before:
+            self.past_transitions.append(StateTransition(self.time.now, before, cause, self.state))
+
+    def _start_session(self, member_id: str) -> None:
+        end = self.time.now + self.times.session_timeout_ms / 1000
+        self._sessions[member_id] = end
+        self._wake_by(end)
+
+    def _run_due(self) -> None:
+        """Remove members whose sessions have ended. Stop when the group must be written."""
+        while self._write is None and self._wake_at is not None and self._wake_at <= self.time.now:
+            earliest = min(self._sessions, key=self._sessions.__getitem__, default=None)
+            if earliest is None:
+                self._wake_at = None
+                return
+            self._wake_at = self._sessions[earliest]
+            if self._wake_at <= self.time.now:
+                del self._sessions[earliest]
+                text = f"member {earliest} is fenced because its session expired"
+                self._remove_member(self.data.members[earliest], text, self._note_failure)
+
+    HANDLERS: ClassVar[Handlers] = {
+        ShareHeartbeat: _handle_heartbeat,
+        SharesChanged: _change_shares,
+        ConsumerHeartbeat: _refuse_consumer,
+        CommitRequested: _refuse_commit,
+        TimePassed: _nothing,
+        Persisted: finish_write,
+        RebalanceReleased: _nothing,
+        Restored: _restored,
+        Removed: _removed,
+        RebalanceRequested: _refuse_action,
+        AssignmentPlanned: _refuse_action,
+        MemberExpired: _expire_member,
+        MemberFenced: _refuse_action,
+    }
+
+
+class _MemberChange:
+    """How a heartbeat changes a group: ``records`` make it, step by step."""
+
+    def __init__(
+        self, data: ShareGroupData, image: Image, wall_ms: int, member: ShareMember
+    ) -> None:
+        self._data = data
+        self._image = image
+        self._wall_ms = wall_ms
+        self._before = member
+        self.after = member
+        self.records: list[ShareGroupRecord] = []
+        self.notes: list[str] = []
+        self._group_epoch = data.group_epoch
+        self._is_bumped = False
+        self._topics: Counter[str] = Counter()
+
+    def subscribe(self, event: ShareHeartbeat) -> None:
+        """Note what the heartbeat states of the member."""
+        before = self._before
+        self.after = replace(
+            before,
+            rack_id=event.rack_id or before.rack_id,
+            topics=before.topics if event.topics is None else frozenset(event.topics),
+            client_id=event.client_id,
+            client_host=event.client_host,
+        )
+        if before.member_id not in self._data.members:
+            self.notes.append(f"is joined by member {before.member_id}")
+        if self.after != before:
+            self.records.append(self.after.metadata_record(self._data.group_id))
+        self._topics = self._data.topics_with(self.after)
+
+    def plan_group_epoch(self) -> None:
+        """Raise the group epoch if subscriptions, topics or partitions with a state changed."""
+        data = self._data
+        bumps = self.after.topics != self._before.topics
+        if data.assignment_epoch >= data.group_epoch:
+            bumps = bumps or self._has_unassigned_shares()
+        if not bumps and data.hashed_image is self._image:
+            return
+        metadata_hash = topics_hash(self._image, self._topics)
+        data.hashed_image = self._image
+        if bumps or metadata_hash != data.metadata_hash:
+            self._is_bumped = True
+            self._group_epoch += 1
+            self.records.append(data.epoch_record(self._group_epoch, metadata_hash))
+            self.notes.append(f"is in epoch {self._group_epoch}")
+
+    def _has_unassigned_shares(self) -> bool:
+        """Whether partitions of subscribed topics have a state and no member, or the reverse."""
+        subscribed = self._data.topics_with()
+        assigned: dict[Uuid, set[int]] = {}
+        for target in self._data.targets.values():
+            for topic, partitions in target.items():
+                assigned.setdefault(topic, set()).update(partitions)
+        return any(
+            assigned.get(topic, set()) != set(partitions)
+            for topic, partitions in self._data.shared.initialized.items()
+            if self._image.topic_names.get(topic) in subscribed
+        )
+
+    def plan_target(self, interval_ms: int) -> None:
+        """Compute the target of the group epoch if it is due, and let the member follow it."""
+        data, member_id = self._data, self.after.member_id
+        epoch, target = data.assignment_epoch, data.targets.get(member_id, {})
+        timestamp = data.assignment_timestamp
+        is_due = not timestamp or not interval_ms or self._wall_ms >= timestamp + interval_ms
+        if epoch < self._group_epoch and is_due:
+            epoch, target = self._group_epoch, self._compute_targets()
+        if epoch == self.after.member_epoch and not self._is_bumped:
+            return
+        topics = self._subscribed_ids(self.after)
+        assigned = {topic: each for topic, each in target.items() if topic in topics}
+        moved = replace(self.after, assigned=assigned)
+        if epoch != self.after.member_epoch:
+            former = self.after.member_epoch
+            moved = replace(moved, member_epoch=epoch, previous_member_epoch=former)
+        if moved != self.after:
+            self.after = moved
+            self.records.append(moved.assignment_record(data.group_id))
+
+    def _compute_targets(self) -> Target:
+        """Compute the target of all members; return that of the member."""
+        data = self._data
+        members = data.members | {self.after.member_id: self.after}
+        specs = {
+            member_id: ShareSubscription(
+                self._subscribed_ids(member), data.targets.get(member_id, {})
+            )
+            for member_id, member in members.items()
+        }
+        is_homogeneous = all(count == len(members) for count in self._topics.values())
+        found = assign_shares(specs, data.shared.initialized, is_homogeneous=is_homogeneous)
+        for member_id in members:
+            target = found.get(member_id, {})
+            if member_id not in data.targets or target != data.targets[member_id]:
+                self.records.append(data.target_record(member_id, target))
+        self.records.append(data.target_epoch_record(self._group_epoch, self._wall_ms))
+        self.notes.append(f"has the target of epoch {self._group_epoch}")
+        return found.get(self.after.member_id, {})
+
+    def _subscribed_ids(self, member: ShareMember) -> Collection[Uuid]:
+        """Ids of the topics of a subscription that exist, in a stable order."""
+        topics = self._image.topics
+        return dict.fromkeys(
+            topics[name].topic_id for name in sorted(member.topics) if name in topics
+        )
+
+
+def _epoch_problem(member: ShareMember, received: int) -> str:
+    """Why a member may not send a heartbeat in an epoch; empty if it may."""
+    if received in (JOIN_EPOCH, member.member_epoch, member.previous_member_epoch):
+        return ""
+    text = "The share group member has a {} member epoch ({}) than the one known by the group "
+    text += "coordinator ({}){}. The member must abandon all its partitions and rejoin."
+    if received > member.member_epoch:
+        return text.format("greater", received, member.member_epoch, "")
+    previous = f", and it does not match the previous member epoch ({member.previous_member_epoch})"
+    return text.format("smaller", received, member.member_epoch, previous)
+
+
+def _shown(target: Target) -> tuple[AssignedPartitions, ...]:
+    return tuple(
+        AssignedPartitions(topic, tuple(partitions)) for topic, partitions in target.items()
+    )

@@ -1,0 +1,47 @@
+"""The state of a share group is what its records say."""
+
+from __future__ import annotations
+
+from minibroker.broker.groups.share_state import SharedPartitions, ShareGroupData, ShareMember
+from minibroker.broker.metadata.image import Image
+from tests.broker.groups.consumer_play import topic_id
+
+T = topic_id("t")
+
+
+def test_records_make_a_member_and_tombstones_remove_it() -> None:
+    data = ShareGroupData("g")
+    member = ShareMember(
+        member_id="m",
+        member_epoch=3,
+        previous_member_epoch=2,
+        client_id="c",
+        topics=frozenset({"t"}),
+        assigned={T: (0, 2)},
+    )
+    data.apply(member.metadata_record("g"))
+    data.apply(member.assignment_record("g"))
+    data.apply(data.target_record("m", {T: (0, 2)}))
+    data.apply(data.target_epoch_record(3, 77))
+    data.apply(data.epoch_record(3, 5))
+    assert data.members == {"m": member}
+    assert data.targets == {"m": {T: (0, 2)}}
+    assert (data.group_epoch, data.assignment_epoch, data.assignment_timestamp) == (3, 3, 77)
+    assert data.topics_with(ShareMember(member_id="n", topics=frozenset({"t", "u"}))) == {
+        "t": 2,
+        "u": 1,
+    }
+    assert data.topics_without("m") == {}
+    for record in data.removal("m"):
+        data.apply(record)
+    assert (data.members, data.targets) == ({}, {})
+
+
+def test_partitions_with_a_state_are_stored_by_topic() -> None:
+    data = ShareGroupData("g")
+    shared = SharedPartitions({T: frozenset({1, 0})}, {}, frozenset({topic_id("u")}))
+    data.apply(data.shared_record(shared, Image()))
+    assert data.shared == shared
+    for record in data.tombstones():
+        data.apply(record)
+    assert data.shared == SharedPartitions()

@@ -1,0 +1,138 @@
+"""Configs of a group, transactions, retention and failures, at a whole broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+from trio.testing import MockClock
+
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages import delete_records as deleting
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from minibroker_protocol.messages.end_txn import EndTxnRequest
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.init_producer_id import InitProducerIdRequest
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
+from tests.broker.apis.share_client import ShareWorld, acquired, errors, share_world
+
+ACCEPT = 1
+
+
+class Transactions:
+    """A transactional producer for partition 0."""
+
+    def __init__(self, world: ShareWorld) -> None:
+        self._world = world
+        self._producer = (-1, -1)
+
+    async def _begin(self) -> None:
+        client = self._world.client
+        await client.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=["x"]), 4)
+        request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+        answer = await client.ask(request, 5)
+        while answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:  # Markers are written.
+            await trio.sleep(0.1)
+            answer = await client.ask(request, 5)
+        assert answer.error_code == ErrorCode.NONE
+        self._producer = answer.producer_id, answer.producer_epoch
+
+    async def write(self, count: int) -> None:
+        await self._begin()
+        producer_id, epoch = self._producer
+        batch = build_batch(
+            [Record(at, 1, None, b"v") for at in range(count)],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=0,
+            transactional=True,
+        )
+        data = PartitionProduceData(index=0, records=batch)
+        topics = [TopicProduceData(name="t", topic_id=self._world.topic_id, partition_data=[data])]
+        request = ProduceRequest(transactional_id="x", acks=-1, timeout_ms=9000, topic_data=topics)
+        answer = await self._world.client.ask(request, 13)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+    async def end(self, *, committed: bool) -> None:
+        producer_id, epoch = self._producer
+        request = EndTxnRequest(
+            transactional_id="x",
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            committed=committed,
+        )
+        assert (await self._world.client.ask(request, 5)).error_code == ErrorCode.NONE
+
+
+async def test_read_committed_group_gets_committed_records_only(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with share_world(tmp_path, autojump_clock) as world:
+        await world.configure(isolation_level="read_committed")
+        member = await world.member("m")
+        await member.join()
+        producer = Transactions(world)
+        await producer.write(3)
+        assert acquired(await member.fetch(0)) == {}
+        await producer.end(committed=False)
+        await producer.write(2)
+        await producer.end(committed=True)
+        offsets: set[int] = set()
+        while not offsets >= {4, 5}:  # The marker may come after the first of them.
+            found = acquired(await member.fetch(max_wait_ms=2000)).get(0, [])
+            offsets |= {at for first, last, _ in found for at in range(first, last + 1)}
+        assert {0, 1, 2}.isdisjoint(offsets)
+
+
+async def test_read_uncommitted_group_gets_all_records(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with share_world(tmp_path, autojump_clock) as world:
+        member = await world.member("m")
+        await member.join()
+        await Transactions(world).write(3)
+        assert acquired(await member.fetch(0)) == {0: [(0, 2, 1)]}
+
+
+async def test_deleted_records_are_skipped(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with share_world(tmp_path, autojump_clock) as world:
+        await world.produce(0, 5, batches=2)
+        member = await world.member("m")
+        await member.join()
+        assert acquired(await member.fetch(0, max_records=2)) == {0: [(0, 4, 1)]}
+        partition = deleting.DeleteRecordsPartition(partition_index=0, offset=7)
+        topic = deleting.DeleteRecordsTopic(name="t", partitions=[partition])
+        await world.client.ask(deleting.DeleteRecordsRequest(topics=[topic], timeout_ms=9000), 2)
+        late = await member.fetch(acks=[(0, 0, 4, (ACCEPT,))])
+        assert errors(late) == {0: 0}
+        assert acquired(late) == {0: [(7, 9, 1)]}
+
+
+async def test_group_can_start_some_time_ago(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with share_world(tmp_path, autojump_clock) as world:
+        await world.configure(auto_offset_reset="by_duration:PT1H")
+        await world.produce(0, 2)
+        member = await world.member("m")
+        await member.join()
+        assert acquired(await member.fetch(0)) == {}
+
+
+async def test_deleted_topic_is_unknown_to_members(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with share_world(tmp_path, autojump_clock) as world:
+        await world.produce(0, 1)
+        member = await world.member("m")
+        await member.join()
+        await member.fetch(0)
+        topics = [DeleteTopicState(name="t")]
+        await world.client.ask(DeleteTopicsRequest(topics=topics, timeout_ms=9000), 6)
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        response = await member.fetch(acks=[(0, 0, 0, (ACCEPT,))])
+        (data,) = [each for topic in response.responses for each in topic.partitions]
+        assert (data.error_code, data.acknowledge_error_code) == (unknown, unknown)
