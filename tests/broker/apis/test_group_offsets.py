@@ -325,7 +325,7 @@ async def test_epoch_of_a_consumer_group_is_checked_in_a_transaction(
     )
     joined = await group_apis.ask(CONSUMER_GROUP_HEARTBEAT, joining, 1)
     assert joined.member_epoch == 2
-    fields = {"generation_id_or_member_epoch": epoch, "member_id": member}
+    fields: Any = {"generation_id_or_member_epoch": epoch, "member_id": member}
     commit = request(group_apis, version, **fields)
     response = await group_apis.ask(TXN_OFFSET_COMMIT, commit, version)
     is_unknown = version < 6 and error is ErrorCode.STALE_MEMBER_EPOCH
