@@ -63,5 +63,4 @@ class LocalWorker:
         return self.work_time.busy_ns() - self.account.worked_ns
 
     def worker_busy_ns(self) -> int:
-        """Return the work of the worker."""
         return self.account.worked_ns

@@ -331,5 +331,4 @@ class TopicNames:
             del self._names[next(iter(self._names))]
 
     def get(self, topic_id: Any) -> str | None:
-        """The name of a topic id."""
         return self._names.get(topic_id)
