@@ -91,21 +91,17 @@ format: $(VENV)/.installed-dev ## Mend what ruff can mend
 	$(BIN)/ruff check --fix $(SOURCES) .ci
 	$(BIN)/ruff format $(SOURCES) .ci
 
-# name of the page = module that prints it
-PAGES := settings=minibroker.broker.settings.reference control-api=minibroker.lab.control.reference \
-         metrics=minibroker.broker.metrics.reference apis=minibroker.broker.apis.reference \
-         activity=minibroker.lab.activity.reference faults=minibroker.lab.control.fault_reference \
-         personas=minibroker.broker.apis.persona_reference
+PAGES := settings control-api metrics apis activity faults personas
 
 docs: $(VENV)/.installed-dev ## Write generated pages and pictures of docs again
 	@for page in $(PAGES); do \
-	    $(BIN)/python -m "$${page#*=}" > "docs/reference/$${page%%=*}.md"; done
+	    $(BIN)/python -m minibroker.lab.reference $$page > docs/reference/$$page.md; done
 	@$(BIN)/python .ci/pictures.py
 
 docs-check: $(VENV)/.installed-dev
 	@for page in $(PAGES); do \
-	    $(BIN)/python -m "$${page#*=}" | diff -u "docs/reference/$${page%%=*}.md" - \
-	    || { echo "docs/reference/$${page%%=*}.md is behind its source: run make docs" >&2; exit 1; }; done
+	    $(BIN)/python -m minibroker.lab.reference $$page | diff -u docs/reference/$$page.md - \
+	    || { echo "docs/reference/$$page.md is behind its source: run make docs" >&2; exit 1; }; done
 	@$(BIN)/python .ci/pictures.py --check
 
 # Sphinx has an environment of its own: neither the broker nor its tests need it.

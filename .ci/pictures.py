@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from minibroker.broker.groups.states import TRANSITIONS
-from minibroker.broker.transactions.metadata import PREDECESSORS, STATE_NAMES, TransactionState
+from minibroker.broker.transactions.state_machine import PREDECESSORS, STATE_NAMES, TransactionState
 from minibroker.testing import MiniBroker
 
 PAGES: Final = Path(__file__).parents[1] / "docs" / "learn"

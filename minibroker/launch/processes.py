@@ -33,13 +33,13 @@ from minibroker.broker.process.environment import (
     RECORDER,
     WORKER,
     Environment,
-    LocalWorker,
     RoleRefusedError,
     handoff_name,
     role_name,
     tokens_name,
 )
 from minibroker.broker.process.journal_counts import JournalCounts
+from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.settings import Settings
 from minibroker.broker.settings.definitions import (

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from minibroker.broker.metrics.metrics import ProcessMetrics
-from minibroker.broker.process.environment import CONTROLLER, Environment, LocalWorker, role_name
+from minibroker.broker.process.environment import CONTROLLER, Environment, role_name
+from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.roles.controller import controller
 from minibroker.broker.settings import (

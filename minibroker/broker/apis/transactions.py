@@ -41,19 +41,17 @@ from minibroker.broker.settings import (
     OFFSETS_TOPIC_NUM_PARTITIONS,
     TRANSACTION_MAX_TIMEOUT_MS,
 )
-from minibroker.broker.transactions.metadata import (
-    OTHER_STATE_NAMES,
-    STATE_NAMES,
-    TransactionMetadata,
-    by_topic,
-)
 from minibroker.broker.transactions.service import TransactionAnswer
 from minibroker.broker.transactions.state_machine import (
+    OTHER_STATE_NAMES,
+    STATE_NAMES,
     AddPartitions,
     EndTransaction,
     InitProducer,
     ProducerIdAndEpoch,
+    TransactionMetadata,
     VerifyPartitions,
+    by_topic,
 )
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode

@@ -73,7 +73,6 @@ class ConnectionCountLimits:
     drop_overrides: Mapping[str, int] = field(default_factory=dict)
 
     def of_listener(self, listener: str) -> int:
-        """Return the limit of a listener."""
         return self.listeners.get(listener, self.total)
 
     def of_ip(self, ip: str) -> int:
@@ -264,7 +263,6 @@ class ConnectionRateLimits:
     protected: str | None = None
 
     def of_listener(self, listener: str) -> float:
-        """Return the limit of a listener."""
         return self.listeners.get(listener, self.total)
 
     def of_ip(self, ip: str) -> float | None:

@@ -167,7 +167,6 @@ class DropLimits(NamedTuple):
     overrides: Mapping[str, int] = {}
 
     def of(self, key: str) -> int | None:
-        """Return the limit of a key."""
         return self.total if key == TOTAL else self.overrides.get(key, self.per_ip)
 
 

@@ -182,7 +182,6 @@ class Image:
     features: FinalizedLevels = field(default_factory=FinalizedLevels)
 
     def topic_by_id(self, topic_id: Uuid) -> Topic | None:
-        """The topic with this id, or None."""
         name = self.topic_names.get(topic_id)
         return None if name is None else self.topics[name]
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from minibroker.broker.network.client_connection import ClientConnection
     from minibroker.broker.network.quota_stage import RequestCost
     from minibroker.broker.network.response_sender import Chunk, OpenFiles
-    from minibroker.broker.process.environment import LocalWorker
+    from minibroker.broker.process.local_worker import LocalWorker
     from minibroker.broker.process.metadata_client import MetadataClient
     from minibroker.runtime.worktime import WorkTime
     from minibroker_protocol.types import Uuid

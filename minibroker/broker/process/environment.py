@@ -1,19 +1,15 @@
 """The environment of a role: its name, its tools, and its access to the other roles.
 
-Owns the names of the roles, and the direct calls between a processor and an I/O worker in the same
-process, with the account of the worker's work. It must never create what it holds;
-``minibroker.launch`` does, for roles that run as processes or as tasks. Invariants: an
-``Environment`` is all that a role needs, so a role does not know which of the two it is; a moment
-is charged to the processor or to the worker, never to both: the work of a direct call is taken from
-the connection that makes it. In Kafka both are threads, and a request is handed over in the queue
-of ``RequestChannel``.
+Owns the names of the roles. It must never create what it holds; ``minibroker.launch`` does, for
+roles that run as processes or as tasks. Invariant: an ``Environment`` is all that a role needs, so
+a role does not know which of the two it is.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,15 +20,13 @@ import trio
 
 from minibroker.broker.groups.hooks import NO_HOLD_POINTS, HoldPoints
 from minibroker.broker.metrics.conditions import Conditions
-from minibroker.broker.process.messages import ApiPart, ApiReply
-from minibroker.runtime.worktime import Account, WorkTime
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from minibroker.broker.apis.base import WorkerScope
     from minibroker.broker.metrics.metrics import ProcessMetrics
     from minibroker.broker.process.journal_counts import JournalCounts
+    from minibroker.broker.process.local_worker import LocalWorker
     from minibroker.broker.quotas.ledger import QuotaLedger
     from minibroker.broker.settings import Settings
     from minibroker.runtime.addressing import Transport
@@ -40,6 +34,8 @@ if TYPE_CHECKING:
     from minibroker.runtime.clock import ControlledClock
     from minibroker.runtime.listening import ConnectionSource
     from minibroker.runtime.roles import RoleStatus
+    from minibroker.runtime.worktime import WorkTime
+
 
 NotedClient: TypeAlias = tuple[int, str, int]
 """Number of a connection, host and port of its client."""
@@ -191,51 +187,3 @@ def note_topics(env: Environment, before: Collection[str], after: Collection[str
         note_state(env, "topic", name, "exists", None)
     for name in sorted(set(after) - set(before)):
         note_state(env, "topic", name, None, "exists")
-
-
-Execute = Callable[[ApiPart], "ApiReply | Awaitable[ApiReply]"]
-
-
-class LocalWorker:
-    """A worker in this process. Created before both roles; the worker calls ``serve``."""
-
-    def __init__(self, work_time: WorkTime) -> None:
-        self.work_time = work_time
-        """The work of both roles."""
-        self.account = Account()
-        """Work of the worker's tasks and of direct calls."""
-        self._serving = trio.Event()
-        self._execute: Execute
-        self.scope: WorkerScope
-        """What executing APIs may use; set once the worker serves."""
-
-    def serve(self, scope: WorkerScope, execute: Execute) -> None:
-        """Let the processor call the worker: its logs and groups are loaded."""
-        self.scope = scope
-        self._execute = execute
-        self._serving.set()
-
-    async def wait_serving(self) -> None:
-        """Wait until the worker serves."""
-        await self._serving.wait()
-
-    def execute(self, part: ApiPart) -> ApiReply | Awaitable[ApiReply]:
-        """Execute a part as if it had been sent to the worker."""
-        reply = self._execute(part)
-        if isinstance(reply, ApiReply):
-            self.work_time.move(self.account, reply.worked_ns)
-            return reply
-        return self._finish(reply)
-
-    async def _finish(self, reply: Awaitable[ApiReply]) -> ApiReply:
-        result = await reply  # Charges an account of its own.
-        self.account.worked_ns += result.worked_ns
-        return result
-
-    def processor_busy_ns(self) -> int:
-        """Return the work of this process without the worker's."""
-        return self.work_time.busy_ns() - self.account.worked_ns
-
-    def worker_busy_ns(self) -> int:
-        """Return the work of the worker."""
-        return self.account.worked_ns

@@ -28,8 +28,7 @@ from minibroker.broker.log.cleaner.cleaning import (
 from minibroker.broker.log.cleaner.log_cleaning import Buffers, CleanableRange, LogCleaning
 from minibroker.broker.log.errors import NO_SPACE_ERRNOS, LogError
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.replica_manager import Partition
+from minibroker.broker.log.replica_manager import LogManager, Partition
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.conditions import ConditionKind

@@ -453,7 +453,6 @@ class CounterGroup:
                 lockf(lock_fd, LOCK_UN, LOCKED, base)
 
     def add(self, number: int, value: float, now_ms: int) -> None:
-        """Add a value."""
         head = self.enter(now_ms)
         try:
             self._add(head, number, value, now_ms)

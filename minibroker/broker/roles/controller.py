@@ -20,10 +20,10 @@ import trio
 from minibroker.broker.apis.base import Mutations, Mutator
 from minibroker.broker.apis.registry import APIS
 from minibroker.broker.controller.gauges import client_metric_gauges, read_gauges
-from minibroker.broker.controller.metadata_publisher import MetadataPublisher
-from minibroker.broker.controller.store_changes import (
+from minibroker.broker.controller.metadata_publisher import (
     AclChanges,
     ConfigChanges,
+    MetadataPublisher,
     PrefixedAclChanges,
     TopicChanges,
     watch_leadership,

@@ -27,9 +27,8 @@ from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.producers import TransactionMarker
-from minibroker.broker.log.replica_manager import Partition, ReplicaManager
+from minibroker.broker.log.replica_manager import LogManager, Partition, ReplicaManager
 from minibroker.broker.log.segment import SegmentFiles, sync_files
 from minibroker.broker.log.validation import Origin
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level

@@ -51,8 +51,12 @@ from minibroker_protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from minibroker.broker.apis.fetch_watches import FetchWatches
     from minibroker.broker.groups.service import GroupService
-    from minibroker.broker.log.manager import LogManager, SavedLogs
-    from minibroker.broker.log.replica_manager import Partition, ReplicaManager
+    from minibroker.broker.log.replica_manager import (
+        LogManager,
+        Partition,
+        ReplicaManager,
+        SavedLogs,
+    )
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.process.log_cleaner import LogCleaner
     from minibroker.broker.transactions.service import TransactionService

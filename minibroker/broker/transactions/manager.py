@@ -19,7 +19,7 @@ from minibroker.broker.groups.state_log import StateLog, StateLogs
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.image import TRANSACTION_STATE_TOPIC
-from minibroker.broker.transactions.metadata import (
+from minibroker.broker.transactions.state_machine import (
     TopicPartition,
     TransactionEntry,
     TransactionMetadata,

@@ -34,19 +34,17 @@ from minibroker.broker.settings import (
     Settings,
 )
 from minibroker.broker.transactions.manager import MarkerQueue, PartitionsById, TransactionManager
-from minibroker.broker.transactions.metadata import (
+from minibroker.broker.transactions.state_machine import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     STATE_NAMES,
-    TopicPartition,
-    TransactionMetadata,
-)
-from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
     InitProducer,
     ProducerIdAndEpoch,
+    TopicPartition,
     TransactionDecision,
+    TransactionMetadata,
     VerifyPartitions,
     add_partitions,
     end_transaction,

@@ -326,7 +326,6 @@ def _steps(
 
 
 def _add_polled(step: dict[str, Any], number: int, polls: dict[str, list[PolledRecord]]) -> None:
-    """Add the records of a step that is a poll."""
     _known(step, _POLL_FIELDS, f"step {number}")
     for key, records in _object(step["poll"], f'"poll" of step {number}').items():
         if not 0 < len(key) <= KEY_CHARS_MAX:

@@ -392,7 +392,6 @@ class PollableRecords:
         self._before = [0, *accumulate(self._must)]
 
     def indexes(self, records: Iterable[PolledRecord]) -> list[int]:
-        """Return the indexes of polled records."""
         index = self.order.index_of_offset
         return [index[offset] for offset, _ in records]
 

@@ -1,13 +1,12 @@
-"""Reference page of fault rules, generated from their one definition.
+"""Reference page of fault rules, and their plain list, generated from their one definition.
 
-Owns the layout of ``docs/reference/faults.md``, which this module prints, and of the plain list of
-the command line. It must never describe an action or a field itself. Invariant: the committed page
-is the output of this module (a test compares them). Kafka has no equivalent.
+Owns the layout of ``docs/reference/faults.md``, which ``lab.reference`` prints, and of the plain
+list of the command line. It must never describe an action or a field itself. Invariant: the
+committed page is the output of this module (a test compares them). Kafka has no equivalent.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -30,7 +29,7 @@ from minibroker_protocol.registry import ApiKey
 _INTRODUCTION: Final = """\
 # Fault rules
 
-<!-- Written by `python -m minibroker.lab.control.fault_reference`; don't edit. -->
+<!-- Written by `make docs`; don't edit. -->
 
 A fault rule is a flat JSON object: an action with its fields, selectors, and when the rule fires.
 Add one with `POST /v1/faults` of the [control API](control-api.md), with
@@ -231,7 +230,3 @@ def _apis() -> Iterator[str]:
         names = [name for name, entity in ENTITY_FIELDS.items() if entity in known]
         if names:
             yield f"| {ApiKey(key).name} | {', '.join(f'`{name}`' for name in names)} |"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

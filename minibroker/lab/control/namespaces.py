@@ -103,9 +103,9 @@ async def list_namespaces(broker: ControlledBroker) -> NamespaceList:
 async def open_namespace(broker: ControlledBroker, new: NamespaceCreation) -> NamespaceView:
     """Open a namespace: an address at which clients see only the names that they use there."""
     # Imported with the first namespace: most brokers have none.
+    from minibroker.lab.proxy.connection import ListenFailed
     from minibroker.lab.proxy.namespace import NamespaceNames
     from minibroker.lab.proxy.server import ProxyServer
-    from minibroker.lab.proxy.streams import ListenFailed
 
     open_namespaces = broker.state(_OpenNamespaces).by_name
     name = new.name or f"ns-{broker.env.random.getrandbits(NAME_BITS):08x}"

@@ -26,10 +26,10 @@ from minibroker.lab.control.journal import JOURNAL_OPERATIONS
 from minibroker.lab.control.journal_collector import JournalCollector, journal_of_one_process
 from minibroker.lab.control.operation import ApiOperation, Operations
 from minibroker.lab.control.serve import listener_url, open_listener, serve
+from minibroker.lab.proxy.connection import ListenFailed
 from minibroker.lab.proxy.faults import ProxyFaults
 from minibroker.lab.proxy.journal import JournaledProcess
 from minibroker.lab.proxy.server import ProxyServer
-from minibroker.lab.proxy.streams import ListenFailed
 from minibroker.ready import ProxyReady
 from minibroker.runtime.clock import SharedClock
 

@@ -27,7 +27,7 @@ from minibroker.lab.errors import ApiError, Conflict, NotFound, Unavailable
 from minibroker.lab.schema import Doc, Fault, InvalidJson, Length
 
 if TYPE_CHECKING:
-    from minibroker.broker.log.manager import SavedLogs
+    from minibroker.broker.log.replica_manager import SavedLogs
     from minibroker.lab.control.broker import ControlledBroker
 
 SNAPSHOTS: Final = ".snapshots"

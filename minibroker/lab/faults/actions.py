@@ -224,7 +224,6 @@ class Action:
         return False
 
     def change(self, response: ChangedResponse) -> Any:
-        """Return a response as it changes it."""
         return response.message
 
     def damage(self, frame: _Frame) -> _Frame:
@@ -287,7 +286,6 @@ class Error(Action, name="error"):
 
     @property
     def code(self) -> int:
-        """The code of the error."""
         code = error_of(self.error)
         assert code is not None
         return code

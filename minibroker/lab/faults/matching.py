@@ -192,7 +192,6 @@ class RuleIndex:
         return bool(self._compared or self._tables)
 
     def add(self, rule: IndexedRule) -> None:
-        """Add a rule."""
         if rule.table is None:
             self._compared[rule.active.id] = rule
         else:

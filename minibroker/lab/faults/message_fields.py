@@ -59,7 +59,6 @@ class ElementField(NamedTuple):
     """The arrays around it, from the outside."""
 
     def versions(self) -> range:
-        """The versions that have it."""
         around = [self.field.versions, *(array.versions for array in self.arrays)]
         least, greatest = max(each.low for each in around), min(each.high for each in around)
         return range(least, greatest + 1)

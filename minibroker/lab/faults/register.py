@@ -71,7 +71,6 @@ class FaultCounts:
             raise
 
     def read(self, slot: int) -> RuleCounts:
-        """The counts of a rule."""
         return RuleCounts(*_COUNTS.unpack_from(self._memory, slot * _COUNTS.size))
 
     def write(self, slot: int, counts: RuleCounts) -> None:

@@ -201,7 +201,6 @@ class Rulebook:
         return self._states.values()
 
     def find(self, rule_id: str) -> RuleState | None:
-        """A rule by its id."""
         return self._states.get(rule_id)
 
     def add(self, rule: FaultRule, now: float) -> RuleState:

@@ -186,7 +186,6 @@ def _request_entry(origin: tuple[float, str], request: RequestRecord) -> Journal
 
 
 def _response(kind: int, record: Record) -> ResponseRecord:
-    """The response in a record."""
     if kind == RESPONSE_KIND:
         return ResponseRecord(*record)
     found = ExchangeRecord(*record)

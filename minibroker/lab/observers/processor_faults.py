@@ -120,7 +120,6 @@ class FaultedClient:
             note_fault(self._env, self._client, header, active)
 
     async def send(self, data: bytes) -> None:
-        """Send bytes to the client."""
         await self._client.stream.send_all(data)
 
     def reset_on_close(self) -> None:

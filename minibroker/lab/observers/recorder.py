@@ -363,7 +363,6 @@ class Merger(Generic[Sender]):
         return sum(map(len, self._waiting.values()))
 
     def add(self, sender: Sender, events: Sequence[ActivityEvent]) -> None:
-        """Add the events of a sender."""
         self._waiting.setdefault(sender, []).extend(events)
 
     def take(self, until_us: float) -> Taken[Sender]:

@@ -28,8 +28,7 @@ from minibroker.lab.journal.records import (
     note_record,
     peer_of,
 )
-from minibroker.lab.proxy.exchange import ProxiedRequest
-from minibroker.lab.proxy.rewriting import decode_response
+from minibroker.lab.proxy.exchange import ProxiedRequest, decode_response
 from minibroker.runtime.clock import SharedClock
 from minibroker_protocol import registry
 from minibroker_protocol.errors import ProtocolError

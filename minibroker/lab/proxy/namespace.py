@@ -24,8 +24,7 @@ from minibroker.broker.security.acl import (
     Permission,
     Resource,
 )
-from minibroker.lab.proxy.exchange import UnexpectedFrame
-from minibroker.lab.proxy.rewriting import rewrite
+from minibroker.lab.proxy.exchange import UnexpectedFrame, rewrite
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import marked_fields, marks, meaning_in, struct_in

@@ -19,18 +19,18 @@ import trio
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.settings.listeners import META_ADDRESSES
 from minibroker.broker.settings.setting import HostPort
-from minibroker.lab.proxy.connection import ProxiedConnection
-from minibroker.lab.proxy.faults import ProxyFaults
-from minibroker.lab.proxy.journal import JournaledProcess
-from minibroker.lab.proxy.namespace import NamespaceNames
-from minibroker.lab.proxy.rewriting import TopicNames
-from minibroker.lab.proxy.streams import (
+from minibroker.lab.proxy.connection import (
     ListenFailed,
+    ProxiedConnection,
     UpstreamLost,
     byte_stream,
     check_broker,
     connect,
 )
+from minibroker.lab.proxy.exchange import TopicNames
+from minibroker.lab.proxy.faults import ProxyFaults
+from minibroker.lab.proxy.journal import JournaledProcess
+from minibroker.lab.proxy.namespace import NamespaceNames
 from minibroker.runtime.hosts import resolver_name
 from minibroker.runtime.stream import ByteStream
 

@@ -14,9 +14,10 @@ from typing import Final
 
 import trio
 
-from minibroker.lab.replay.capture import Capture, Captured
-from minibroker.lab.replay.id_mapping import (
+from minibroker.lab.replay.capture import (
     TEACHING,
+    Capture,
+    Captured,
     IdMapping,
     SharedIds,
     learn_response,

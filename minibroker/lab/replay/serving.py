@@ -16,7 +16,7 @@ from typing import Any, Final
 import trio
 
 from minibroker.broker.settings.setting import HostPort
-from minibroker.lab.proxy.rewriting import can_name_brokers, rewrite, translate_addresses
+from minibroker.lab.proxy.exchange import can_name_brokers, rewrite, translate_addresses
 from minibroker.lab.replay.capture import Capture, Captured
 from minibroker_protocol.compiler import decode
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.lab.verdicts.jitter import COMPARISONS_MIN, EQUAL_SHARE, repeated_waits
+from minibroker.lab.verdicts.retry_rules import COMPARISONS_MIN, EQUAL_SHARE, repeated_waits
 from minibroker.lab.verdicts.situations import BehaviorRule, Severity, Situation, duration
 from minibroker.lab.verdicts.traffic import HANDSHAKE_APIS, ClientTraffic, ObservedConnection
 

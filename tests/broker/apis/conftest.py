@@ -27,8 +27,7 @@ from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import FileSlice, Log
-from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.replica_manager import Partition, ReplicaManager
+from minibroker.broker.log.replica_manager import LogManager, Partition, ReplicaManager
 from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.image import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.controller.store_changes import (
+from minibroker.broker.controller.metadata_publisher import (
     NOTIFICATION_RETENTION_S,
     AclChanges,
     PrefixedAclChanges,

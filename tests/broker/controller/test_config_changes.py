@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.controller.store_changes import NOTIFICATION_RETENTION_S, ConfigChanges
+from minibroker.broker.controller.metadata_publisher import NOTIFICATION_RETENTION_S, ConfigChanges
 from minibroker.broker.metadata.configs import Alteration, ConfigOperation, Op
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore

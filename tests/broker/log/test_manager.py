@@ -14,7 +14,8 @@ import pytest
 from minibroker.broker.log.checkpoint import write_topic_id
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.manager import (
+from minibroker.broker.log.paths import list_deleted, rename_directory
+from minibroker.broker.log.replica_manager import (
     KNOWN_SNAPSHOTS_MAX,
     LogManager,
     SavedState,
@@ -24,7 +25,6 @@ from minibroker.broker.log.manager import (
     save_log,
     saved_state,
 )
-from minibroker.broker.log.paths import list_deleted, rename_directory
 from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.log.validation import Origin, prepare_batch
 from minibroker.broker.metadata.image import (

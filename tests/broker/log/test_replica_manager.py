@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.replica_manager import Partition, ReplicaManager
+from minibroker.broker.log.replica_manager import LogManager, Partition, ReplicaManager
 from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.metadata.image import (
     Image,

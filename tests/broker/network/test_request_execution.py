@@ -13,7 +13,8 @@ from minibroker.broker.apis import metadata
 from minibroker.broker.apis.produce import ProducePart
 from minibroker.broker.metadata.image import Topic, TopicCreated, apply
 from minibroker.broker.network.client_connection import ChannelState
-from minibroker.broker.process.environment import PROCESSOR, LocalWorker
+from minibroker.broker.process.environment import PROCESSOR
+from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.process.messages import ApiPart, ApiReply
 from minibroker.broker.quotas.manager import Mutated
 from minibroker.runtime.arena import ArenaRef

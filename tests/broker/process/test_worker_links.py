@@ -15,9 +15,9 @@ from minibroker.broker.process.environment import (
     PROCESSOR,
     WORKER,
     Environment,
-    LocalWorker,
     role_name,
 )
+from minibroker.broker.process.local_worker import LocalWorker
 from minibroker.broker.process.messages import ApiPart, ApiReply, RegisterRole
 from minibroker.broker.process.worker_links import STOP_S, ConnectedRoles, WorkerLinks, WorkerPeers
 from minibroker.runtime.rpc import Link, LocalPeer, PeerLost, RpcConnection, request_all

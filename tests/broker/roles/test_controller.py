@@ -17,7 +17,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.broker.apis import metadata
 from minibroker.broker.apis.base import Caller, ControllerRequest, ControllerScope, Mutator
 from minibroker.broker.apis.configs import BROKER_TYPE
-from minibroker.broker.controller.store_changes import NOTIFICATION_RETENTION_S
+from minibroker.broker.controller.metadata_publisher import NOTIFICATION_RETENTION_S
 from minibroker.broker.log.checkpoint import write_topic_id
 from minibroker.broker.log.data_directory import (
     META_PROPERTIES,

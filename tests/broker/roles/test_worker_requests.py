@@ -11,7 +11,7 @@ import pytest
 
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.manager import SavedLogs
+from minibroker.broker.log.replica_manager import SavedLogs
 from minibroker.broker.process.messages import (
     ApiPart,
     CommittedOffsetsRequest,

@@ -10,7 +10,7 @@ from minibroker.broker.transactions.manager import (
     MarkerQueue,
     TransactionManager,
 )
-from minibroker.broker.transactions.metadata import TransactionMetadata, TransactionState
+from minibroker.broker.transactions.state_machine import TransactionMetadata, TransactionState
 from minibroker_protocol.errors import ErrorCode
 from tests.broker.log.cleaner.cleaned_partition import compact
 from tests.broker.transactions.conftest import START_MS, StateDisk

@@ -13,12 +13,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.groups.hooks import COMPLETING, PREPARED
 from minibroker.broker.settings import Settings
-from minibroker.broker.transactions.metadata import (
-    EPOCH_MAX,
-    TransactionMetadata,
-    TransactionState,
-    new_metadata,
-)
 from minibroker.broker.transactions.service import (
     TransactionAnswer,
     TransactionLimits,
@@ -26,11 +20,15 @@ from minibroker.broker.transactions.service import (
     report_transaction,
 )
 from minibroker.broker.transactions.state_machine import (
+    EPOCH_MAX,
     AddPartitions,
     EndTransaction,
     InitProducer,
     ProducerIdAndEpoch,
+    TransactionMetadata,
+    TransactionState,
     VerifyPartitions,
+    new_metadata,
 )
 from minibroker_protocol.errors import ErrorCode
 from tests.broker.groups.held import TestHoldPoints

@@ -17,26 +17,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from minibroker.broker.transactions.metadata import (
-    EPOCH_MAX,
-    TransactionEntry,
-    TransactionMetadata,
-    decode_transaction,
-)
-from minibroker.broker.transactions.metadata import TransactionState as State
 from minibroker.broker.transactions.state_machine import (
+    EPOCH_MAX,
     AddPartitions,
     EndTransaction,
     InitProducer,
     ProducerIdAndEpoch,
     TransactionDecision,
+    TransactionEntry,
+    TransactionMetadata,
     add_partitions,
+    decode_transaction,
     end_transaction,
     init_producer,
     is_timed_out,
     markers_written,
     time_out,
 )
+from minibroker.broker.transactions.state_machine import TransactionState as State
 from minibroker_protocol.errors import ErrorCode
 
 OK, CONCURRENT = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS

@@ -10,7 +10,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from minibroker.broker.log.manager import SavedLogs
+from minibroker.broker.log.replica_manager import SavedLogs
 from minibroker.broker.metadata.store.tree import StoreError
 from minibroker.broker.process.messages import PauseRequests, RestoreLogs, ResumeRequests, SaveLogs
 from minibroker.lab.control import snapshots as tested

@@ -11,12 +11,16 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.faults.fault_rule import FaultRule
-from minibroker.lab.proxy.connection import ProxiedConnection
+from minibroker.lab.proxy.connection import (
+    FrameReader,
+    ListenFailed,
+    ProxiedConnection,
+    UpstreamLost,
+)
+from minibroker.lab.proxy.exchange import TopicNames
 from minibroker.lab.proxy.faults import ProxyFaults
 from minibroker.lab.proxy.journal import JournaledProcess
 from minibroker.lab.proxy.namespace import NamespaceNames
-from minibroker.lab.proxy.rewriting import TopicNames
-from minibroker.lab.proxy.streams import FrameReader, ListenFailed, UpstreamLost
 from minibroker.lab.schema import parse
 from minibroker.runtime.stream import ByteStream, memory_stream_pair
 from minibroker_protocol.compiler import decode, encode

@@ -13,14 +13,13 @@ import trio
 
 from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.proxy import server as module
-from minibroker.lab.proxy.connection import ProxiedConnection
+from minibroker.lab.proxy.connection import ListenFailed, ProxiedConnection, UpstreamLost
 from minibroker.lab.proxy.server import (
     BROKERS_MAX,
     PORTS_TRIED_MAX,
     AddressTable,
     ProxyServer,
 )
-from minibroker.lab.proxy.streams import ListenFailed, UpstreamLost
 
 LOOPBACK = "127.0.0.1"
 
