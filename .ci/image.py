@@ -169,9 +169,22 @@ def make_packages(architecture: str, root: Path) -> None:
 def compile_modules(python_root: Path, root: Path) -> None:
     """Compile modules with an interpreter of this machine's; any other reads the same bytecode."""
     (loader,) = (python_root / "usr/lib").glob("*/ld-linux-*.so.*")
-    python = [loader, "--library-path", loader.parent, python_root / f"usr/bin/python{PYTHON}"]
+    python: list[object] = [
+        loader,
+        "--library-path",
+        loader.parent,
+        python_root / f"usr/bin/python{PYTHON}",
+    ]
     # Sources in an image never change, so their times are not looked at.
-    options = ["-I", "-m", "compileall", "-qq", "-f", "--invalidation-mode", "unchecked-hash"]
+    options: list[object] = [
+        "-I",
+        "-m",
+        "compileall",
+        "-qq",
+        "-f",
+        "--invalidation-mode",
+        "unchecked-hash",
+    ]
     options += ["-s", root, "-p", "/", root / "usr"]
     run_tool(*python, *options)
 
@@ -212,7 +225,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def run_tool(*command: str | Path) -> bytes:
+def run_tool(*command: object) -> bytes:
     """Return what a command prints."""
     return subprocess.run(  # noqa: S603 - our own command
         [str(word) for word in command], check=True, stdout=subprocess.PIPE
