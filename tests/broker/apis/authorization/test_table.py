@@ -226,7 +226,7 @@ SHARE_STATES = {
 
 
 def share_state(key: ApiKey) -> Any:
-    request = schema(key).request
+    request: Any = schema(key).request
     messages = import_module(request.__module__)
 
     def make(version: int, topic_id: bytes) -> Any:
