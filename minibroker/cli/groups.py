@@ -18,6 +18,7 @@ from minibroker.cli.commands import Argument, CommandGroup, examples
 from minibroker.cli.completion import complete_groups
 from minibroker.cli.output import emit, json_line, note, table
 from minibroker.cli.reset_offsets import reset_offsets
+from minibroker.cli.share_groups import show_share_group
 from minibroker.cli.topics import report_each
 from minibroker.client.connection import BootstrapServers
 from minibroker.client.consumer import LATEST, committed_offsets, list_offsets
@@ -87,8 +88,12 @@ def list_(servers: BootstrapServers, json: bool) -> None:
 def describe(group_id: str, servers: BootstrapServers, as_json: bool) -> None:
     """Show a group's members, committed offsets and lag."""
     with KafkaClient(*servers) as client:
-        consumer_group = _consumer_group(client, group_id)
-        if consumer_group is not None:
+        group_type = _type_of(client, group_id)
+        if group_type == "share":
+            show_share_group(client, group_id, as_json=as_json)
+            return
+        if group_type == "consumer":
+            consumer_group = _consumer_group(client, group_id)
             rows = lag_rows(client, committed_offsets(client, group_id))
             _show_consumer_group(consumer_group, rows, as_json=as_json)
             return
@@ -110,13 +115,15 @@ def describe(group_id: str, servers: BootstrapServers, as_json: bool) -> None:
         emit(table(("TOPIC", "PARTITION", "COMMITTED", "END", "LAG"), rows))
 
 
-def _consumer_group(client: KafkaClient, group_id: str) -> ConsumerGroup | None:
-    """A group of KIP-848, or None if it is of another type."""
-    coordinator = client.coordinator(group_id)
-    listed = client.send(ListGroupsRequest(), ListGroupsResponse, coordinator)
+def _type_of(client: KafkaClient, group_id: str) -> str:
+    """Kafka's name of the type of a group; empty if there is no such group."""
+    listed = client.send(ListGroupsRequest(), ListGroupsResponse, client.coordinator(group_id))
     types = {group.group_id: group.group_type for group in listed.groups}
-    if types.get(group_id, "").lower() != "consumer":
-        return None
+    return types.get(group_id, "").lower()
+
+
+def _consumer_group(client: KafkaClient, group_id: str) -> ConsumerGroup:
+    coordinator = client.coordinator(group_id)
     request = ConsumerGroupDescribeRequest(group_ids=[group_id])
     (group,) = client.send(request, ConsumerGroupDescribeResponse, coordinator).groups
     check(f"group {group_id}", group.error_code, group.error_message)

@@ -186,6 +186,12 @@ class GroupsRequest(NamedTuple):
     group_id: str | None = None
 
 
+class SharePartitionsRequest(NamedTuple):
+    """Request for the share partitions of a group that an I/O worker has in use."""
+
+    group_id: str
+
+
 class CommittedOffsetsRequest(NamedTuple):
     """Request for the committed offsets of an I/O worker's groups, as far as they are at most
     ``offsets_max``.

@@ -45,6 +45,7 @@ from minibroker.broker.process.messages import (
     RestoreLogs,
     ResumeRequests,
     SaveLogs,
+    SharePartitionsRequest,
 )
 from minibroker_protocol.errors import ErrorCode
 
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     )
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.process.log_cleaner import LogCleaner
+    from minibroker.broker.shares.service import ShareService
     from minibroker.broker.transactions.service import TransactionService
 
 SNAPSHOT_REQUESTS: Final = (PauseRequests, ResumeRequests, SaveLogs, RestoreLogs)
@@ -140,6 +142,7 @@ class RequestedWorker(Protocol):
 
     groups: GroupService
     transactions: TransactionService
+    shares: ShareService
     fetch_watches: FetchWatches
     cleaner: LogCleaner
 
@@ -296,8 +299,8 @@ class ControllerRequests:
             return self._handle_logs(request)
         if isinstance(request, CommittedOffsetsRequest):
             return self._committed_offsets(request.offsets_max)
-        if isinstance(request, GroupsRequest):
-            return self._groups(request.group_id)
+        if isinstance(request, GroupsRequest | SharePartitionsRequest):
+            return self._groups(request)
         if isinstance(request, ActionRequest):
             return act(worker, request, self._on_log)
         if isinstance(request, DeleteGroups):
@@ -317,11 +320,17 @@ class ControllerRequests:
             return self._partition_logs(request.partitions)
         return self._log_views(request.topic)
 
-    def _groups(self, group_id: str | None) -> Any:
-        groups = self._worker.groups
+    def _groups(self, request: GroupsRequest | SharePartitionsRequest) -> Any:
+        groups, group_id = self._worker.groups, request.group_id
+        if isinstance(request, SharePartitionsRequest):
+            return tuple(self._worker.shares.views(group_id))
         if group_id is None:
             return groups.list_groups()
-        return groups.describe(group_id, full=True) or groups.describe_consumer_group(group_id)
+        return (
+            groups.describe(group_id, full=True)
+            or groups.describe_consumer_group(group_id)
+            or groups.describe_share_group(group_id)
+        )
 
     def _log_views(self, topic: str) -> dict[int, LogView]:
         known = self._worker.image.topics.get(topic)

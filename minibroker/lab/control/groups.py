@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, cast
 
 from minibroker.broker.metadata.image import group_owner
-from minibroker.broker.process.messages import GroupsRequest
+from minibroker.broker.process.messages import GroupsRequest, SharePartitionsRequest
 from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS
 from minibroker.lab.control.operation import (
     POLL_S,
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
         ConsumerGroupDescription,
         GroupDescription,
         GroupOverview,
+        ShareGroupDescription,
         TopicPartitions,
     )
+    from minibroker.broker.shares.service import ShareView
     from minibroker.lab.control.broker import ControlledBroker
 
 
@@ -42,7 +44,7 @@ class GroupSummary(NamedTuple):
     state: Annotated[str, Doc("Kafka's name of the state, e.g. `Stable`.")]
     protocol_type: str
     members: Annotated[int, Doc("Number of members.")]
-    type: Annotated[str, Doc("`classic` or `consumer`.")] = "classic"
+    type: Annotated[str, Doc("`classic`, `consumer` or `share`.")] = "classic"
 
 
 class GroupList(NamedTuple):
@@ -94,6 +96,17 @@ class CommittedOffsetView(NamedTuple):
     lag: Annotated[int | None, Doc("Records not consumed yet; null if the partition was deleted.")]
 
 
+class SharePartitionView(NamedTuple):
+    """A partition that members of a share group fetch."""
+
+    topic: str
+    partition: int
+    start_offset: Annotated[int, Doc("All records before it are finished.")]
+    acquired: Annotated[int, Doc("Records that members have.")]
+    available: Annotated[int, Doc("Records that were released and wait for a member.")]
+    log_end_offset: Annotated[int | None, Doc("Null if the partition was deleted.")]
+
+
 class GroupView(NamedTuple):
     """A group with its members and committed offsets."""
 
@@ -106,12 +119,16 @@ class GroupView(NamedTuple):
     coordinator: Annotated[str, Doc("Process that owns the group, e.g. `worker-0`.")]
     members: tuple[Member, ...]
     offsets: tuple[CommittedOffsetView, ...]
-    type: Annotated[str, Doc("`classic` or `consumer`.")] = "classic"
+    type: Annotated[str, Doc("`classic`, `consumer` or `share`.")] = "classic"
     assignment_epoch: Annotated[
         int | None, Doc("The epoch whose target is computed; null in a classic group.")
     ] = None
     waits_for: Annotated[
         tuple[str, ...], Doc("Why a consumer group is not stable: which member is to do what.")
+    ] = ()
+    share_partitions: Annotated[
+        tuple[SharePartitionView, ...],
+        Doc("Partitions in use; empty unless the group is a share group."),
     ] = ()
 
 
@@ -266,13 +283,59 @@ async def describe_group(broker: ControlledBroker, group_id: str) -> GroupView:
     answers = await broker.publisher.request_all(GroupsRequest(group_id), [coordinator])
     if coordinator not in answers:
         raise Unavailable("COORDINATOR_NOT_AVAILABLE", f"{coordinator} is being restarted")
-    group: GroupDescription | ConsumerGroupDescription | None = answers[coordinator]
+    group: GroupDescription | ConsumerGroupDescription | ShareGroupDescription | None
+    group = answers[coordinator]
     if group is None:
         raise NotFound("GROUP_ID_NOT_FOUND", f"there is no group {group_id!r}")
+    if hasattr(group, "shared"):
+        return await _share_group(broker, cast("ShareGroupDescription", group), coordinator)
+    group = cast("GroupDescription | ConsumerGroupDescription", group)
     ends = await _log_ends(broker, {topic for topic, _, _ in group.offsets})
     if hasattr(group, "assignment_epoch"):
         return _consumer_group(cast("ConsumerGroupDescription", group), coordinator, ends)
     return _classic_group(group, coordinator, ends)
+
+
+async def _share_group(
+    broker: ControlledBroker, group: ShareGroupDescription, coordinator: str
+) -> GroupView:
+    request = SharePartitionsRequest(group.group_id)
+    answers = await broker.publisher.request_all(request, broker.workers)
+    shares: list[ShareView] = sorted(each for views in answers.values() for each in views)
+    ends = await _log_ends(broker, {each.topic for each in shares})
+    return GroupView(
+        group_id=group.group_id,
+        state=group.state,
+        protocol_type="share",
+        protocol="simple",
+        generation=group.group_epoch,
+        leader=None,
+        coordinator=coordinator,
+        members=tuple(
+            Member(
+                member.member_id,
+                None,
+                member.client_id,
+                member.client_host,
+                _assigned(member.assigned),
+            )
+            for member in group.members
+        ),
+        offsets=(),
+        type="share",
+        assignment_epoch=group.assignment_epoch,
+        share_partitions=tuple(
+            SharePartitionView(
+                each.topic,
+                each.partition,
+                each.start_offset,
+                each.acquired,
+                each.available,
+                ends.get((each.topic, each.partition)),
+            )
+            for each in shares
+        ),
+    )
 
 
 def _classic_group(
