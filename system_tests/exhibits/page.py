@@ -63,7 +63,10 @@ class Exhibit:
     fault: str
     lost: str
     verdict: tuple[str, ...]
-    """What finds the bug: ``judge: RULE``, ``check: ANOMALY`` or ``program: ENDING``."""
+    """What finds the bug: ``judge: RULE``, ``check: ANOMALY``, ``program: ENDING`` or ``journal``.
+
+    Empty, if it was not reproduced.
+    """
     seconds: int
     """How long a run of one version takes at most."""
     commands: tuple[str, ...]
@@ -172,7 +175,7 @@ def table(shown: Sequence[Exhibit]) -> str:
     ]
     for each in shown:
         issue = f"[{each.client}]({each.issue})"
-        verdict = ", ".join(f"`{found}`" for found in each.verdict)
+        verdict = ", ".join(f"`{found}`" for found in each.verdict) or "not reproduced"
         cells = (f"[{each.title}]({each.name}.md)", issue, each.defective, each.fixed or "none yet")
         rows.append("| " + " | ".join((*cells, each.fault, each.lost, verdict)) + " |")
     return "\n".join(rows) + "\n"
