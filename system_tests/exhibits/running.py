@@ -25,13 +25,16 @@ from minibroker.testing import MiniBroker, check
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import parse_batch_header
 from system_tests.exhibits.packages import Runnable, runnable
-from system_tests.exhibits.page import Exhibit, Expectation, missing_line
+from system_tests.exhibits.page import KINDS, Exhibit, Expectation, missing_line
+from system_tests.harness.waiting import wait_until
 
-ADDRESS: Final = "localhost:9092"
-"""The broker's address on the pages."""
-CONTROL: Final = "localhost:8080"
-"""The address of its control API on the pages."""
 PATIENCE_S: Final = 30
+"""How long a program may take; afterwards it is killed, and has ended ``never``."""
+
+_ADDRESS: Final = "localhost:9092"
+"""The broker's address on the pages."""
+_CONTROL: Final = "localhost:8080"
+"""The address of its control API on the pages."""
 _BATCH_FIELDS: Final = ("producer_id", "producer_epoch", "base_sequence", "record_count")
 
 
@@ -47,32 +50,24 @@ class Run:
 
     def lines(self, kind: str) -> list[str]:
         """Return the lines of a kind of expectation."""
-        return {
-            "output": self.output,
-            "journal": self.journal,
-            "judge": self.judge,
-            "check": self.check,
-        }[kind]
+        return list(getattr(self, kind))
 
     def found(self) -> list[str]:
         """Return what is wrong, in the words of a page's verdict."""
-        broken = self.judge[-1].removeprefix("broken: ") if self._ends(self.judge, "broken") else ""
-        anomalies = self.check[-1].removeprefix("invalid: ") if self._ends(self.check) else ""
-        ending = self.output[-1].removeprefix("ended: ")
-        return [
-            *[f"judge: {rule}" for rule in broken.split(", ") if rule],
-            *[f"check: {anomaly}" for anomaly in anomalies.split(", ") if anomaly],
-            *([f"program: {ending}"] if ending != "exit code 0" else []),
-        ]
-
-    @staticmethod
-    def _ends(lines: Sequence[str], word: str = "invalid") -> bool:
-        return bool(lines) and lines[-1].startswith(f"{word}: ")
+        found = []
+        for kind, lines, word in (
+            ("judge", self.judge, "broken: "),
+            ("check", self.check, "invalid: "),
+            ("program", self.output, "ended: "),
+        ):
+            last = lines[-1] if lines else ""
+            if last.startswith(word):
+                found += [f"{kind}: {name}" for name in last.removeprefix(word).split(", ")]
+        return [each for each in found if each != "program: exit code 0"]
 
     def text(self) -> str:
         """Return all lines, for readers."""
-        parts = (f"--- {kind}\n" + "\n".join(self.lines(kind)) for kind in ("output", "journal"))
-        return "\n".join((*parts, "--- judge", *self.judge, "--- check", *self.check))
+        return "\n".join(line for kind in KINDS for line in (f"--- {kind}", *self.lines(kind)))
 
 
 def problems(exhibit: Exhibit, version: str, done: Run) -> list[str]:
@@ -101,23 +96,24 @@ def run_exhibit(exhibit: Exhibit, version: str) -> Run:
     with tempfile.TemporaryDirectory(prefix="exhibit-") as folder:
         program = runnable(exhibit.package, version, exhibit.program, Path(folder))
         start, *commands = [shlex.split(line, comments=True) for line in exhibit.commands]
-        with MiniBroker(settings=settings_of(start)) as broker:
+        with MiniBroker(settings=_settings_of(start)) as broker:
             judged: list[str] = []
             client_id = "*"
             output: list[str] = []
             for words in filter(None, commands):
                 if words[0] != "minibroker":
                     output = _printed(program, _arguments(words, broker))
+                    wait_until(lambda: not broker.connections()["total"], "the program's end")
                 elif words[1] == "judge":
                     judged = _command(broker, words[1:], may_fail=True)
                     client_id = words[words.index("--client-id") + 1]
                 else:
                     _command(broker, words[1:])
             logs = _logs(broker)
-            return Run(output, journal_lines(broker, client_id), judged, checked(output, logs))
+            return Run(output, _journal_lines(broker, client_id), judged, checked(output, logs))
 
 
-def settings_of(start: Sequence[str]) -> dict[str, str]:
+def _settings_of(start: Sequence[str]) -> dict[str, str]:
     """Return the settings of a command that starts a broker."""
     assert list(start[:2]) == ["minibroker", "start"], start
     names = start[2::2]
@@ -140,7 +136,7 @@ def _arguments(words: Sequence[str], broker: MiniBroker) -> list[str]:
     at = next(at for at, word in enumerate(words) if "localhost:" in word)
     control = broker.control_url.partition("://")[2]
     return [
-        word.replace(ADDRESS, broker.bootstrap_servers).replace(CONTROL, control)
+        word.replace(_ADDRESS, broker.bootstrap_servers).replace(_CONTROL, control)
         for word in words[at:]
     ]
 
@@ -204,7 +200,7 @@ def _operation(result: str, kind: str, step: Mapping[str, Any], process: int = 0
     return {"process": process, "type": result, "operation": kind, "steps": [step]}
 
 
-def journal_lines(broker: MiniBroker, client_id: str) -> list[str]:
+def _journal_lines(broker: MiniBroker, client_id: str) -> list[str]:
     """Return the requests and responses of a client, a line each: what, API and its fields."""
     conditions = {"kind": "request,response", "client_id": client_id}
     lines = []
