@@ -26,7 +26,6 @@ from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import parse_batch_header
 from system_tests.exhibits.packages import Runnable, runnable
 from system_tests.exhibits.page import KINDS, Exhibit, Expectation, missing_line
-from system_tests.harness.waiting import wait_until
 
 PATIENCE_S: Final = 30
 """How long a program may take; afterwards it is killed, and has ended ``never``."""
@@ -103,7 +102,6 @@ def run_exhibit(exhibit: Exhibit, version: str) -> Run:
             for words in filter(None, commands):
                 if words[0] != "minibroker":
                     output = _printed(program, _arguments(words, broker))
-                    wait_until(lambda: not broker.connections()["total"], "the program's end")
                 elif words[1] == "judge":
                     judged = _command(broker, words[1:], may_fail=True)
                     client_id = words[words.index("--client-id") + 1]
