@@ -79,6 +79,9 @@ attack: $(VENV)/.installed-dev ## Attack brokers for an hour (ATTACK_S=…; ATTA
 client-suites: $(VENV)/.installed-dev ## The complete test suites of client libraries (ARGS=kgo: one)
 	$(BIN)/python -m system_tests.suites $(ARGS)
 
+exhibits: $(VENV)/.installed-dev ## Bugs of real clients as docs/exhibits has them (ARGS=NAME: one)
+	$(BIN)/python -m system_tests.exhibits $(ARGS)
+
 lint: $(VENV)/.installed-dev ## Style, security, types, layers, and that generated pages are current
 	$(BIN)/ruff check $(SOURCES) .ci
 	$(BIN)/ruff format --check $(SOURCES) .ci
@@ -214,4 +217,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: portable-test dist executable image-files image image-check release-check help run test system-test attack client-suites lint format docs docs-check site compiled test-compiled bench sim sim-seeds clean nuke
+.PHONY: portable-test dist executable image-files image image-check release-check help run test system-test attack client-suites exhibits lint format docs docs-check site compiled test-compiled bench sim sim-seeds clean nuke

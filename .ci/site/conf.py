@@ -44,7 +44,7 @@ PAGES_FROM_ROOT = {"index": "README.md", "changelog": "CHANGELOG.md"}
 """Pages that are files at the top of the repository, before what the page itself has."""
 
 _FOLDER = "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
-ADDED = {"adr/README": _FOLDER, "learn/README": _FOLDER}
+ADDED = {"adr/README": _FOLDER, "exhibits/README": _FOLDER, "learn/README": _FOLDER}
 """What only the site needs at the end of a page."""
 
 _logger = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""Public bugs of clients, reproduced as the pages of ``docs/exhibits`` say."""
