@@ -32,8 +32,8 @@ SUITES: Final = PROJECT / "system_tests" / "suites"
 PACKAGE: Final = SUITES / NAME
 BROKER_VERSION = "4.0.0"
 """The version whose features the tests may use."""
-SHORT = ("0011", "0077", "0081", "0090", "0098", "0103", "0129")
-"""The tests that CI runs: batches, compaction, admin, idempotence and transactions."""
+SHORT = ("0011", "0077", "0081", "0090", "0098", "0103", "0129", "0153")
+"""The tests that CI runs: batches, compaction, admin, idempotence, transactions and member ids."""
 SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "num.partitions": "4",
@@ -61,6 +61,8 @@ Kafka 4.x refuses segments of less than 1 MiB (KIP-1030).
 """
 NO_AUTO_CREATE = ("0045", "0107", "0111")
 """The tests that need a broker which creates no topics by itself."""
+CONSUMER_PROTOCOL = ("0153",)
+"""The tests that are only for consumer groups (KIP-848); the others use classic groups."""
 PARALLEL = 2
 LIMIT_S = 400
 """The longest time of one test's process."""
@@ -120,6 +122,8 @@ def numbers_of(tests: Path) -> Sequence[str]:
 def run_test(tests: Path, number: str, environment: Mapping[str, str]) -> dict[str, Result]:
     """Run the tests of one number that need a broker."""
     command = ["./test-runner", "-p1", "-L", "-Q", "-V", BROKER_VERSION]
+    if number in CONSUMER_PROTOCOL:
+        environment = {**environment, "TEST_CONSUMER_GROUP_PROTOCOL": "consumer"}
     output = FOLDER / f"{number}-{environment['TEST_SCENARIO']}.txt"
     with output.open("w") as file:
         try:
