@@ -20,9 +20,15 @@ from minibroker_protocol.messages.create_topics import (
 from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.simulation.actors import Actor, Admin, Consumer, OffsetObserver, Producer, fetch_request
 from tests.simulation.actors import values as values_of
-from tests.simulation.fair_errors import DATA_ERRORS, GROUP_ERRORS, TRANSACTION_ERRORS
+from tests.simulation.consumer_members import ConsumerGroupMember, ConsumerGroupWatcher
+from tests.simulation.fair_errors import (
+    CONSUMER_GROUP_ERRORS,
+    DATA_ERRORS,
+    GROUP_ERRORS,
+    TRANSACTION_ERRORS,
+)
 from tests.simulation.history import Log, Partition, judge
-from tests.simulation.members import GroupWatcher, Member
+from tests.simulation.members import GroupClient, GroupWatcher, Member
 from tests.simulation.random_rules import RuleTargets
 from tests.simulation.run_plan import Length, RunPlan
 from tests.simulation.surroundings import World
@@ -102,17 +108,23 @@ class TransactionCast(Cast):
 
 
 class GroupCast(Cast):
-    """Idempotent producers, the members of a consumer group and their watcher, and others."""
+    """Idempotent producers, the members of a group and their watcher, and others."""
 
-    def __init__(self, world: World, length: Length) -> None:
+    def __init__(self, world: World, length: Length, *, is_consumer_group: bool) -> None:
         self._world = world
         random = Random(f"{world.seed} group cast")
         producers = [
             Producer(world, f"writer-{number}", length.batches_max)
             for number in range(random.randint(1, 3))
         ]
-        members = [Member(world, f"member-{number}") for number in range(random.randint(2, 4))]
-        watcher = GroupWatcher(world, "watcher", producers, len(members))
+        names = [f"member-{number}" for number in range(random.randint(2, 4))]
+        members: list[GroupClient]
+        if is_consumer_group:
+            members = [ConsumerGroupMember(world, name) for name in names]
+            watcher: GroupWatcher = ConsumerGroupWatcher(world, "watcher", producers, len(names))
+        else:
+            members = [Member(world, name) for name in names]
+            watcher = GroupWatcher(world, "watcher", producers, len(names))
         self.workers = [*producers, watcher]
         self.others = [*members]
         if random.random() < OTHERS_SHARE:
@@ -122,8 +134,8 @@ class GroupCast(Cast):
                 Admin(world, "admin"),
             ]
         self.targets = RuleTargets(
-            apis=(*GROUP_ERRORS, *DATA_ERRORS),
-            points=("group.preparing_rebalance",),
+            apis=(*(CONSUMER_GROUP_ERRORS if is_consumer_group else GROUP_ERRORS), *DATA_ERRORS),
+            points=("group.revoked" if is_consumer_group else "group.preparing_rebalance",),
             topics=tuple(world.topics),
             clients=tuple(each.name for each in (*producers, *members)),
         )
@@ -144,8 +156,9 @@ def make_casts(world: World, plan: RunPlan) -> list[Cast]:
     casts: list[Cast] = []
     if plan.has_transactions:
         casts.append(TransactionCast(world, plan.length))
-    if plan.has_group:
-        casts.append(GroupCast(world, plan.length))
+    if plan.has_group or plan.has_consumer_group:
+        is_consumer_group = plan.has_consumer_group
+        casts.append(GroupCast(world, plan.length, is_consumer_group=is_consumer_group))
     return casts
 
 

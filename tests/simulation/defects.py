@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from minibroker.broker.groups.classic_group import ClassicGroup
+from minibroker.broker.groups.consumer_change import MemberChange
 from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.log.cleaner.batch_filter import CleanedTransactions
@@ -43,6 +44,7 @@ _check = ProducerTable.check
 _restore = GroupManager._restore
 _generation_error = ClassicGroup._generation_error
 _sync_result = ClassicGroup._sync_result
+_plan_target = MemberChange.plan_target
 
 
 def _clean_without_aborted(self: CleanedTransactions, _: Any = ()) -> None:
@@ -81,6 +83,21 @@ def _ignore_generation(group: ClassicGroup, event: Any) -> ErrorCode:
 
 def _sync_result_of_first(self: ClassicGroup, _: Any) -> Any:
     return _sync_result(self, next(iter(self.membership)))
+
+
+def _current_target(self: MemberChange) -> Any:
+    return self.data.assignment_epoch, self.data.target_of(self.after)
+
+
+def _target_of_all(self: MemberChange) -> Any:
+    epoch, target = _plan_target(self)
+    self.data.is_free = lambda *_: True  # type: ignore[method-assign]
+    everything = {
+        topic.topic_id: range(len(topic.partitions))
+        for name, topic in self.image.topics.items()
+        if name in self.data.topics
+    }
+    return epoch, everything if target else target
 
 
 def _wait_for_members(self: ClassicGroup) -> None:
@@ -161,6 +178,12 @@ DEFECTS: Final = {
     ),
     "all members get one assignment": lambda: Defect(
         ClassicGroup, "_sync_result", _sync_result_of_first
+    ),
+    "the target of a consumer group is never computed": lambda: Defect(
+        MemberChange, "plan_target", _current_target
+    ),
+    "a partition has every member of a consumer group": lambda: Defect(
+        MemberChange, "plan_target", _target_of_all
     ),
     "a rebalance waits for lost members without end": lambda: Defect(
         ClassicGroup, "_join_timed_out", _wait_for_members

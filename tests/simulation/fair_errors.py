@@ -33,10 +33,14 @@ GROUP_ERRORS: Final = {
     "LeaveGroup": (*_COORDINATOR, "UNKNOWN_MEMBER_ID"),
     "OffsetCommit": (*_COORDINATOR, *_GENERATION),
 }
+CONSUMER_GROUP_ERRORS: Final = {
+    "ConsumerGroupHeartbeat": (*_COORDINATOR, "UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH"),
+    "OffsetCommit": GROUP_ERRORS["OffsetCommit"],
+}
 DATA_ERRORS: Final = {
     "Produce": (*_LEADER, "NOT_ENOUGH_REPLICAS", "INVALID_PRODUCER_EPOCH"),
     "Fetch": (*_LEADER, "KAFKA_STORAGE_ERROR"),
     "OffsetFetch": (*_COORDINATOR, "UNSTABLE_OFFSET_COMMIT"),
 }
-ERRORS: Final = TRANSACTION_ERRORS | GROUP_ERRORS | DATA_ERRORS
+ERRORS: Final = TRANSACTION_ERRORS | GROUP_ERRORS | CONSUMER_GROUP_ERRORS | DATA_ERRORS
 """Errors of each API that a client may get at any time."""

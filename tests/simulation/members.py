@@ -49,6 +49,8 @@ EXPECTED: Final = {
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.MEMBER_ID_REQUIRED,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH,
 }
 """Errors that are part of a member's life, in addition to the retriable ones."""
 
@@ -311,12 +313,15 @@ class GroupWatcher(GroupClient):
         """Whether the group is stable with all members, and all records are consumed."""
         if not all(producer.has_ended for producer in self._producers):
             return False
-        response = await self.ask(DescribeGroupsRequest(groups=[GROUP]), (0, 5))
-        if response is None:
-            return False
-        [group] = response.groups
-        if group.group_state != "Stable" or len(group.members) != self._members:
+        if await self._members_if_stable() != self._members:
             return False
         positions = await self.committed(self.world.partitions)
         known_end = self.world.history.known_end
         return positions == {each: known_end(each) for each in self.world.partitions}
+
+    async def _members_if_stable(self) -> int:
+        response = await self.ask(DescribeGroupsRequest(groups=[GROUP]), (0, 5))
+        if response is None:
+            return 0
+        [group] = response.groups
+        return len(group.members) if group.group_state == "Stable" else 0

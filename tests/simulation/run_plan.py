@@ -34,6 +34,8 @@ CASTS: Final = {(True, False): 45, (False, True): 35, (True, True): 20}
 """Weights of runs with transactions, with a consumer group, and with both, in percent."""
 FAULTS: Final = {(True, True): 70, (True, False): 15, (False, True): 12, (False, False): 3}
 """Weights of runs with fault rules, with killed processes, with both and neither, in percent."""
+CONSUMER_GROUPS_SHARE: Final = 0.4
+"""Share of runs without a classic group that have a consumer group."""
 
 
 class RunPlan(NamedTuple):
@@ -44,6 +46,8 @@ class RunPlan(NamedTuple):
     has_group: bool
     has_rules: bool
     has_kills: bool
+    has_consumer_group: bool
+    """Whether there is a consumer group (KIP-848), in a run without a classic one."""
 
 
 def draw_plan(seed: int) -> RunPlan:
@@ -52,4 +56,6 @@ def draw_plan(seed: int) -> RunPlan:
     [length] = random.choices(tuple(LENGTHS), tuple(LENGTHS.values()))
     [casts] = random.choices(tuple(CASTS), tuple(CASTS.values()))
     [faults] = random.choices(tuple(FAULTS), tuple(FAULTS.values()))
-    return RunPlan(length, *casts, *faults)
+    _, has_group = casts
+    has_consumer_group = not has_group and random.random() < CONSUMER_GROUPS_SHARE
+    return RunPlan(length, *casts, *faults, has_consumer_group)
