@@ -31,6 +31,7 @@ from system_tests.peers import (
     quotas,
     records,
     resources,
+    share_groups,
     tokens,
     topics,
     transactions,
@@ -54,11 +55,8 @@ SETTINGS: Final = {
 REQUESTS_MIN: Final = 3100
 
 ADVERTISED_BY_ONE: Final = {
-    range(76, 80): "share groups are not served",
     range(80, 82): "the metadata log has no raft voters to add or remove",
-    range(83, 88): "share groups have no state here",
     range(88, 90): "the streams groups of KIP-1071 are not served",
-    range(90, 93): "share groups have no offsets here",
     range(93, 94): "streams groups have no topology here",
     range(94, 95): "there is no other controller that could be unregistered",
 }
@@ -107,6 +105,14 @@ INTENDED: Final = {
     },
     ("patterns", r"lt-\p{Greek}"): "there is no table of scripts; other classes are supported",
     ("patterns", "a long pattern"): "the size of patterns is limited",
+    ("shared_records", "joined"): "Kafka gives a member its partitions with the second heartbeat",
+    ("shared_records", "unknown topic"): "Kafka fails with an internal error if all topics of a"
+    " new session are unknown; here the partition has an error",
+    **{
+        ("shared_records", name): "Kafka reads before it has stored the release in the same"
+        " request; here the released record is there"
+        for name in ("mixed", "rest")
+    },
     **compressed_batches.INTENDED,
 }
 
@@ -122,6 +128,7 @@ CONVERSATIONS: Final = [
         listed_transactions,
         configs,
         consumer_groups,
+        share_groups,
         quotas,
         acls_and_users,
         operations,

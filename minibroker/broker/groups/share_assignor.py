@@ -4,7 +4,8 @@ Owns the computation of a target assignment from subscriptions, the assignable p
 previous target. It must never know a group's state or the time. Invariant: each assignable
 partition of a subscribed topic has a member that is subscribed to it, members have about as many
 partitions as others, and the result is the one that Kafka computes, also where that depends on the
-order in which Java's hash maps are read. Kafka's ``SimpleAssignor``.
+order in which Java's hash maps are read, unless eight partitions are in one bucket of a map, which
+Java then keeps as a tree. Kafka's ``SimpleAssignor``.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _assign_same(
     assignable: Mapping[Uuid, Collection[int]],
 ) -> dict[str, Assignment]:
     """All partitions of all topics are one pool."""
-    topics = members[member_ids[0]].topics
+    topics = java_order(members[member_ids[0]].topics, sized=True)
     pool = [(topic, each) for topic in topics for each in sorted(assignable.get(topic, ()))]
     kept = [
         [
@@ -78,9 +79,22 @@ def _assign_by_topic(
     members: Mapping[str, ShareSubscription],
     assignable: Mapping[Uuid, Collection[int]],
 ) -> dict[str, Assignment]:
-    """The partitions of each topic are a pool for its subscribers."""
-    target: dict[str, Assignment] = {member_id: {} for member_id in member_ids}
-    for topic in dict.fromkeys(each for id_ in member_ids for each in members[id_].topics):
+    """The partitions of each topic are a pool for its subscribers.
+
+    As in Kafka, members keep what they have of topics without subscribers.
+    """
+    subscribed = dict.fromkeys(each for id_ in member_ids for each in members[id_].topics)
+    target: dict[str, Assignment] = {
+        member_id: {
+            topic: tuple(sorted(partitions))
+            for topic, partitions in members[member_id].assigned.items()
+            if topic not in subscribed
+        }
+        for member_id in member_ids
+    }
+    if not subscribed:
+        return {}
+    for topic in subscribed:
         pool = sorted(assignable.get(topic, ()))
         kept = [
             java_order(members[member_id].assigned.get(topic, ()), sized=True)
@@ -104,11 +118,15 @@ def _by_topic(partitions: Iterable[tuple[Uuid, int]]) -> Assignment:
 
 
 class _JavaSet(Generic[KeyT]):
-    """A ``HashSet``, which is read in the order of its buckets."""
+    """A ``HashSet``, or the keys of a ``HashMap``, in the order of its buckets."""
 
-    def __init__(self, expected: int | None = None) -> None:
-        """``expected``: the number of elements that Kafka's ``AssignorHelpers`` makes it for."""
+    def __init__(self, expected: int | None = None, *, prepends: bool = False) -> None:
+        """``expected``: the number of elements that Kafka's ``AssignorHelpers`` makes it for.
+
+        ``prepends``: whether keys are added by ``computeIfAbsent``, before others of their bucket.
+        """
         self._keys: dict[KeyT, None] = {}
+        self._prepends = prepends
         self._capacity = 16
         if expected is not None:
             wanted = int((expected + 1) / 0.75 + 1)
@@ -122,7 +140,8 @@ class _JavaSet(Generic[KeyT]):
 
     def __iter__(self) -> Iterator[KeyT]:
         mask = self._capacity - 1
-        return iter(sorted(self._keys, key=lambda key: bucket_of(key) & mask))
+        keys = reversed(self._keys) if self._prepends else iter(self._keys)
+        return iter(sorted(keys, key=lambda key: bucket_of(key) & mask))
 
     def add(self, key: KeyT) -> None:
         self._keys.setdefault(key, None)
@@ -149,7 +168,7 @@ class _Pool(Generic[KeyT]):
             self._quotas[member] = ceil(average * (place + 1)) - ceil(average * place)
         self._pool: Sequence[KeyT] = pool
         self._subscribers = subscribers
-        self._order: _JavaSet[KeyT] = _JavaSet(count)
+        self._order: _JavaSet[KeyT] = _JavaSet(count, prepends=True)
         self._owners: dict[KeyT, _JavaSet[int]] = {}
         self._shares: list[_JavaSet[KeyT]] = [_JavaSet() for _ in kept]
         for member, partitions in enumerate(kept):

@@ -13,17 +13,18 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
 import org.apache.kafka.common.Uuid;
-import org.apache.kafka.coordinator.group.api.assignor.ConsumerGroupPartitionAssignor;
 import org.apache.kafka.coordinator.group.api.assignor.MemberAssignment;
+import org.apache.kafka.coordinator.group.api.assignor.PartitionAssignor;
 import org.apache.kafka.coordinator.group.api.assignor.SubscribedTopicDescriber;
 import org.apache.kafka.coordinator.group.api.assignor.SubscriptionType;
 import org.apache.kafka.coordinator.group.assignor.RangeAssignor;
+import org.apache.kafka.coordinator.group.assignor.SimpleAssignor;
 import org.apache.kafka.coordinator.group.assignor.UniformAssignor;
 import org.apache.kafka.coordinator.group.modern.Assignment;
 import org.apache.kafka.coordinator.group.modern.GroupSpecImpl;
 import org.apache.kafka.coordinator.group.modern.MemberSubscriptionAndAssignmentImpl;
 
-/** Computes assignments of consumer groups, one JSON object a line, with Kafka's own assignors. */
+/** Computes assignments of consumer and share groups, one JSON object a line, with Kafka's own assignors. */
 public final class Assignors {
     private static final ObjectMapper JSON = new ObjectMapper();
 
@@ -43,8 +44,11 @@ public final class Assignors {
         for (JsonNode member : group.get("members")) {
             addMember(member, members, owners);
         }
-        ConsumerGroupPartitionAssignor assignor =
-            group.get("assignor").asText().equals("range") ? new RangeAssignor() : new UniformAssignor();
+        PartitionAssignor assignor = switch (group.get("assignor").asText()) {
+            case "range" -> new RangeAssignor();
+            case "simple" -> new SimpleAssignor();
+            default -> new UniformAssignor();
+        };
         SubscriptionType type = group.get("homogeneous").asBoolean()
             ? SubscriptionType.HOMOGENEOUS : SubscriptionType.HETEROGENEOUS;
         Map<String, MemberAssignment> target = assignor.assign(
