@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from system_tests.conftest import without_toolchain
-from system_tests.exhibits.page import SHORT_S, Exhibit, exhibits
+from system_tests.exhibits.page import Exhibit, exhibits
 from system_tests.exhibits.running import problems, run_exhibit
 from system_tests.harness.jars import ToolchainMissing
 
@@ -17,9 +17,9 @@ MARKS = {"js": (pytest.mark.node,), "java": (pytest.mark.java,)}
 
 
 def runs() -> Iterator[object]:
-    """Yield each short exhibit with each of its versions."""
+    """Yield each exhibit of CI with each of its versions."""
     for exhibit in exhibits():
-        if exhibit.seconds <= SHORT_S:
+        if exhibit.ci:
             marks = MARKS.get(exhibit.language, ())
             for version in exhibit.versions:
                 name = f"{exhibit.name}-{version}"
