@@ -85,21 +85,20 @@ def acknowledge(
 
 def share_heartbeats(ask: SendRequest) -> None:
     """Each rule of validation."""
-    names = {"subscribed_topic_names": ["sg"]}
-    for number, (member, epoch, fields) in enumerate(
-        (
-            ("", 0, names),
-            ("m" * 37, 0, names),
-            (" ", 0, names),
-            ("m", 0, {}),
-            ("m", 0, {"subscribed_topic_names": []}),
-            ("m", -2, names),
-            ("m", -1, names),
-            ("m", 5, names),
-            ("m", 0, {**names, "group": ""}),
-            ("m", 0, {**names, "rack_id": ""}),
-        )
-    ):
+    names: dict[str, Any] = {"subscribed_topic_names": ["sg"]}
+    malformed: tuple[tuple[str, int, dict[str, Any]], ...] = (
+        ("", 0, names),
+        ("m" * 37, 0, names),
+        (" ", 0, names),
+        ("m", 0, {}),
+        ("m", 0, {"subscribed_topic_names": []}),
+        ("m", -2, names),
+        ("m", -1, names),
+        ("m", 5, names),
+        ("m", 0, {**names, "group": ""}),
+        ("m", 0, {**names, "rack_id": ""}),
+    )
+    for number, (member, epoch, fields) in enumerate(malformed):
         ask(f"malformed {number}", beat(member, epoch, **fields), 1)
 
 
@@ -114,7 +113,7 @@ def shared_records(ask: SendRequest) -> None:
     ask("configured", IncrementalAlterConfigsRequest(resources=[resource]), 1)
     records = [Record(at, 1, None, b"v%d" % at) for at in range(10)]
     ask("produced", produce("sg", build_batch(records)), 9)
-    names = {"subscribed_topic_names": ["sg"]}
+    names: dict[str, Any] = {"subscribed_topic_names": ["sg"]}
     ask("joined", beat("a", 0, **names), 1)
     time.sleep(STATES_S)
     ask("assigned", beat("a", 2, **names), 1)
@@ -162,19 +161,13 @@ def _acknowledge(ask: SendRequest, topic_id: bytes) -> None:
     _alter(ask, "empty")
     ask("altered offsets", offsets.DescribeShareGroupOffsetsRequest(groups=[group]), 1)
     _states(ask, topic_id)
-    for names in (["sg"], ["sg"], ["none"]):
-        topics = [deleting.DeleteShareGroupOffsetsRequestTopic(topic_name=each) for each in names]
+    for number, name in enumerate(("sg", "sg", "none")):
+        topics = [deleting.DeleteShareGroupOffsetsRequestTopic(topic_name=name)]
         for group_id in ("sg", "none", ""):
-            request = deleting.DeleteShareGroupOffsetsRequest(group_id=group_id, topics=topics)
-            ask(f"forgot {names} {group_id!r} {len(ASKED)}", request, 0)
-            ASKED.append(group_id)
-    ASKED.clear()
+            forget = deleting.DeleteShareGroupOffsetsRequest(group_id=group_id, topics=topics)
+            ask(f"forgot {number} of {group_id!r}", forget, 0)
     ask("deleted", DeleteGroupsRequest(groups_names=["sg"]), 3)
     ask("gone", ShareGroupDescribeRequest(group_ids=["sg"]), 1)
-
-
-ASKED: Final[list[str]] = []
-"""Numbers requests that have the same name."""
 
 
 def _alter(ask: SendRequest, about: str) -> None:

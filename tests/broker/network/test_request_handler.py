@@ -17,6 +17,7 @@ from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.metrics.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
 from minibroker.broker.network.client_connection import ChannelEvent, ChannelState, ClientConnection
 from minibroker.broker.network.request_handler import RequestPause
+from minibroker.broker.shares.sessions import ShareSessionCache
 from minibroker.runtime.stream import memory_stream_pair
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
@@ -93,6 +94,7 @@ class Handler:
         self.served: list[bytes] = []
         self.start: Any = self.start_now
         self.fetch_sessions = SimpleNamespace(clear=lambda: self.served.append(b"sessions"))
+        self.share_sessions = ShareSessionCache(1)
 
     def serve(self, client: ClientConnection, body: bytes) -> Any:
         return self.start(client, body)
