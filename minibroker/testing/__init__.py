@@ -11,8 +11,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from minibroker.platforms import refusal
-
 if TYPE_CHECKING:
     from minibroker.client.control import ControlError
     from minibroker.testing.broker import (
@@ -97,6 +95,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from minibroker.platforms import refusal
+
     if (reason := refusal()) is not None:
         raise ImportError(reason)
     return getattr(import_module(f"minibroker.{_HOMES[name]}"), name)
