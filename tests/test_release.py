@@ -176,3 +176,13 @@ def test_classifiers_name_the_pythons_that_wheels_are_built_for() -> None:
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["project"]["classifiers"]))
     built = project["tool"]["cibuildwheel"]["build"].split()
     assert [f"cp{version.replace('.', '')}-*" for version in named] == built
+
+
+def test_compiled_modules_have_no_named_tuple_with_a_field_of_type_object() -> None:
+    """It compiles, and fails when the module is imported."""
+    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    sources = hooks["targets"]["wheel"]["hooks"]["custom"]["include"]
+    rejected = re.compile(
+        r"^class \w+\(NamedTuple\):\n(?: .*\n|\n)*?    \w+: object$", re.MULTILINE
+    )
+    assert [path for path in sources if rejected.search((ROOT / path).read_text())] == []

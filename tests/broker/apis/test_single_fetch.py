@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from minibroker.broker.apis.base import SingleScope
-from minibroker.broker.apis.fetch import COPIED_BYTES_MAX, execute_single
+from minibroker.broker.apis.single_fetch import COPIED_BYTES_MAX, execute_single
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import FileSlice
 from minibroker_protocol.errors import ErrorCode

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.apis.fetch import COPIED_BYTES_MAX
+from minibroker.broker.apis.single_fetch import COPIED_BYTES_MAX
 from minibroker.broker.log.log import FileSlice
 from minibroker.broker.log.paths import replaced_path
 from minibroker.broker.metadata.image import Image
