@@ -2,11 +2,11 @@
 
 Theory of operation. A chapter is a page of ``docs/learn``. Each ``##`` section is a step: a text, a
 question after ``**Predict:**``, one fenced command in ``sh`` or ``python``, a fenced ``text`` with
-its output, comments with the answer, and an explanation. ``<!-- answer: REGEX -->`` takes the
-answer from the real output: the first group of the first match. ``<!-- answer WORD if: REGEX -->``
-says which word is right if the output matches; the first such line that matches decides. In an
-output of a page, ``…`` stands for any text. ``<!-- settings: NAME=VALUE ... -->`` in the
-introduction are those of the chapter's broker.
+its output, comments with the answer, and an explanation. ``<!-- answer: size {answer} bytes -->``
+takes the answer from the real output: the first word there with this text around it.
+``<!-- answer WORD if: TEXT -->`` says which word is right if a line has the text; the first such
+comment that applies decides. In these texts and in the output of a page, ``…`` is any text.
+``<!-- settings: NAME=VALUE ... -->`` in the introduction are those of the chapter's broker.
 
 This module must never run a command or read a terminal. Invariant: the right answer always comes
 from what the broker did, never from the page.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ANY: Final = "…"
+ANSWER: Final = "{answer}"
 PREDICT: Final = "**Predict:** "
 FOLDERS: Final = (
     Path(__file__).parents[2] / "docs" / "learn",  # A checkout.
@@ -29,6 +30,7 @@ FOLDERS: Final = (
 
 _COMMENT: Final = re.compile(r"<!-- (answer|settings)(?: (.+?) if)?: (.*) -->")
 _NAME: Final = re.compile(r"(\d+)-[a-z-]+\.md")
+_WORD: Final = re.compile(r"[\w-]+")
 _PICTURE: Final = "mermaid"
 
 
@@ -37,11 +39,11 @@ class InvalidChapter(ValueError):
 
 
 class AnswerRule(NamedTuple):
-    """How an output decides a question: by its text, or by whether it matches."""
+    """How an output decides a question: by a word in it, or by a text that it has."""
 
     word: str | None
-    """The right answer if the pattern matches; None if the pattern's group is the answer."""
-    pattern: re.Pattern[str]
+    """The right answer if a line has the text; None if the answer is a word of the output."""
+    text: str
 
 
 class ChapterStep(NamedTuple):
@@ -128,7 +130,7 @@ def _step(section: str, where: str) -> ChapterStep:
         elif part.kind == "text" and code and not output:
             output = part.text
         elif part.kind == "answer":
-            answers.append(AnswerRule(part.word, re.compile(part.text, re.MULTILINE)))
+            answers.append(AnswerRule(part.word, part.text))
         elif part.text.startswith(PREDICT):
             question = part.text.removeprefix(PREDICT)
         else:
@@ -161,11 +163,43 @@ def _parts(body: str) -> Iterator[_PagePart]:
 
 def right_answer(step: ChapterStep, output: str) -> str | None:
     """Return the answer that the real output gives; None if the output decides nothing."""
-    for word, pattern in step.answers:
-        found = pattern.search(output)
-        if found is not None:
-            return found[1] if word is None else word
+    for word, text in step.answers:
+        for line in output.splitlines():
+            if word is None:
+                found = _word_within(line, text)
+                if found is not None:
+                    return found
+            elif _matches(line, f"{ANY}{text}{ANY}"):
+                return word
     return None
+
+
+def _word_within(line: str, text: str) -> str | None:
+    """Return the first word of a line that has the text around it."""
+    before, _, after = text.partition(ANSWER)
+    for word in _WORD.finditer(line):
+        if _matches(line[: word.start()], ANY + before) and _matches(
+            line[word.end() :], after + ANY
+        ):
+            return word[0]
+    return None
+
+
+def _matches(line: str, text: str) -> bool:
+    """Whether a line is a text in which ``…`` is any text."""
+    first, *others = text.split(ANY)
+    if not others:
+        return line == text
+    *middle, last = others
+    at = len(first)
+    if not line.startswith(first):
+        return False
+    for part in middle:
+        found = line.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(line) - len(last) >= at and line.endswith(last)
 
 
 def is_right(given: str, right: str) -> bool:
@@ -174,15 +208,15 @@ def is_right(given: str, right: str) -> bool:
 
 
 def _plain(answer: str) -> str:
-    return answer.strip().strip(".").lower().replace(",", "").replace(" ", "")
+    plain = answer.strip().strip(".").lower().replace(",", "").replace(" ", "")
+    return plain.lstrip("0") or "0" if plain.isdecimal() else plain
 
 
 def differing_line(expected: str, output: str) -> str | None:
     """Return the first line of a page's output that the real output does not have, or None."""
-    real = output.rstrip().splitlines()
+    real = [line.rstrip() for line in output.rstrip().splitlines()]
     pages = expected.rstrip().splitlines()
     for number, line in enumerate(pages):
-        pattern = ".*".join(re.escape(part) for part in line.rstrip().split(ANY))
-        if number >= len(real) or not re.fullmatch(pattern, real[number].rstrip()):
+        if number >= len(real) or not _matches(real[number], line.rstrip()):
             return line
     return None if len(real) == len(pages) else real[len(pages)]

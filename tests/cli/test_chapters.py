@@ -41,7 +41,7 @@ echo done
 done
 ```
 
-<!-- answer: (\\d+) cats -->
+<!-- answer: {answer} cats -->
 
 After.
 
@@ -53,8 +53,8 @@ After.
 print("no")
 ```
 
-<!-- answer yes if: ^yes -->
-<!-- answer no if: .* -->
+<!-- answer yes if: yes -->
+<!-- answer no if: … -->
 
 ## Read on
 
@@ -90,6 +90,8 @@ def test_answer_is_taken_from_the_output() -> None:
         ("2,012 ", "2012", True),
         ("yes.", "Yes", True),
         ("complete abort", "CompleteAbort", True),
+        ("6", "0006", True),
+        ("0", "0", True),
         ("2013", "2012", False),
         ("", "0", False),
     ],

@@ -30,7 +30,7 @@ Introduction.
 echo 3
 ```
 
-<!-- answer: (\\d) -->
+<!-- answer: {answer} -->
 
 Because.
 """,
