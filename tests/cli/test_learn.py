@@ -100,7 +100,7 @@ def test_chapter_that_does_not_exist_is_rejected() -> None:
 
 def test_output_without_an_answer_is_an_error() -> None:
     (step,) = CHAPTER.steps
-    silent = CHAPTER._replace(steps=(step._replace(code="echo none"),))
+    silent = CHAPTER._replace(steps=(step._replace(code="true"),))
     with (
         lesson(silent) as taught,
         pytest.raises(CliError, match="Count: the output has no answer to the question"),
