@@ -8,12 +8,13 @@ every figure equals that of Kafka's ``SampledStat``, ``Rate`` and ``QuotaUtils``
 samples, purged by their last event); a token bucket or a fixed grid gives different figures. While
 a process has deferred a record, only other deferred records are written; a process that is killed
 between two stores leaves a counter consistent, or in a state that the next process repairs: every
-store is one aligned word, and a sample is filled and dated before it becomes the current one.
+store is one aligned word (``Struct.pack_into`` clears the words first, so nothing is written with
+it), and a sample is filled and dated before it becomes the current one.
 Kafka's ``Sensor`` with a ``Rate``, a ``TokenBucket`` and an ``Avg``.
 
 Each request touches as little memory as possible, because with ten thousand groups none of it is in
 the processor's caches; and it executes as little code as possible, because the code is in no cache
-either: consecutive words are read and written by one call of `struct`.
+either: consecutive words are read by one call of `struct`.
 """
 
 from __future__ import annotations
@@ -271,14 +272,6 @@ _HEAD: Final = Struct("2Q" + "dQ" * COUNTERS).unpack_from
 _COUNTER: Final = Struct("dQd").unpack_from
 _SAMPLE: Final = Struct("3d").unpack_from
 
-# Functions that write words, in the order of the words.
-put_place: Final = Struct("Q").pack_into
-put_number: Final = Struct("d").pack_into
-put_number_and_place: Final = Struct("dQ").pack_into
-put_place_and_number: Final = Struct("Qd").pack_into
-put_added: Final = Struct("2d").pack_into
-put_sample: Final = Struct("3d").pack_into
-
 RateAndSpan = tuple[float, int]
 """A rate per second, and the time over which it is averaged, in ms."""
 
@@ -344,6 +337,7 @@ class CounterMemory(Protocol):
     has_one_recorder: bool
     memory: mmap
     doubles: memoryview[float]
+    integers: memoryview[int]
     offsets: tuple[int, ...]
     asides: tuple[int, ...]
 
@@ -396,7 +390,7 @@ class CounterGroup:
                 if head[ORDINAL] >= ordinal:
                     ordinal = head[ORDINAL] + 1
                 self.ordinal = ordinal
-                put_place(ledger.memory, base + ORDINAL * WORD, ordinal)
+                ledger.integers[base // WORD + ORDINAL] = ordinal
                 return head
             ledger.unlock(base)
             _, self.base = ledger.place(self.name, self.tags, now_ms)
@@ -433,7 +427,7 @@ class CounterGroup:
         They get no ordinal, because they are in no activity event.
         """
         ledger, base = self.ledger, self.base  # Unchanged while any record is deferred.
-        lock_fd, memory = ledger.lock_fd, ledger.memory
+        lock_fd, memory, doubles = ledger.lock_fd, ledger.memory, ledger.doubles
         if lock_fd >= 0 and not ledger.has_one_recorder:
             lockf(lock_fd, LOCK_EX, DEFERRED, base)
         try:
@@ -444,8 +438,10 @@ class CounterGroup:
                 place = base + head[at + 1]
                 start, total, _ = _SAMPLE(memory, place)
                 if now_ms - start < ledger.window_ms:
-                    put_number(memory, base + at * WORD, head[at] + added)
-                    put_added(memory, place + TOTAL * WORD, total + added, now_ms)
+                    doubles[base // WORD + at] = head[at] + added
+                    sample = place // WORD
+                    doubles[sample + TOTAL] = total + added
+                    doubles[sample + LAST] = now_ms
                 else:
                     self._begin(head[at + 1], head[at], each, added, now_ms)
         finally:
@@ -500,15 +496,17 @@ class CounterGroup:
         start, total, _ = _SAMPLE(ledger.memory, place)
         if now_ms - start >= ledger.window_ms:
             return self._begin(head[at + 1], most, number, value, now_ms)
-        # A process killed between the two stores leaves ``MOST`` too large.
+        # A process killed between the stores leaves ``MOST`` too large.
+        doubles, sample, bound = ledger.doubles, place // WORD, self.base // WORD + at
         if value >= 0:
             most += value
-            put_number(ledger.memory, self.base + at * WORD, most)
-            put_added(ledger.memory, place + TOTAL * WORD, total + value, now_ms)
+            doubles[bound] = most
         else:
             most -= max(total, 0.0) - max(total + value, 0.0)
-            put_added(ledger.memory, place + TOTAL * WORD, total + value, now_ms)
-            put_number(ledger.memory, self.base + at * WORD, most)
+        doubles[sample + TOTAL] = total + value
+        doubles[sample + LAST] = now_ms
+        if value < 0:
+            doubles[bound] = most
         return most
 
     def _begin(self, current: int, most: float, number: int, value: float, now_ms: int) -> float:
@@ -521,14 +519,19 @@ class CounterGroup:
         memory, at = ledger.memory, base + ledger.offsets[number]
         following = ledger.next_sample(number, current)
         _, first, _ = _COUNTER(memory, at)
+        doubles, integers = ledger.doubles, ledger.integers
         if following == first:  # The oldest sample is overwritten.
-            put_number_and_place(
-                memory, at + CHECK * WORD, 0.0, ledger.next_sample(number, following)
-            )
-        put_sample(memory, base + following, now_ms, value, now_ms)
+            doubles[at // WORD + CHECK] = 0.0
+            integers[at // WORD + FIRST] = ledger.next_sample(number, following)
+        sample = (base + following) // WORD
+        doubles[sample + START] = now_ms
+        doubles[sample + TOTAL] = value
+        doubles[sample + LAST] = now_ms
         if value > 0:
             most += value
-        put_number_and_place(memory, base + _MOST[number] * WORD, most, following)
+        bound = base // WORD + _MOST[number]
+        doubles[bound] = most
+        integers[bound + CURRENT - MOST] = following
         return most
 
     def _rate(self, number: int, now_ms: int) -> RateAndSpan:
@@ -538,7 +541,7 @@ class CounterGroup:
         if now_ms >= check:
             oldest = self._pass_over(number, now_ms)
         totals = ledger.totals(at)
-        put_number(memory, base + _MOST[number] * WORD, _most(totals))
+        ledger.doubles[base // WORD + _MOST[number]] = _most(totals)
         span_ms = now_ms - int(oldest)
         if span_ms < ledger.span_min_ms:
             span_ms = span(now_ms - span_ms, now_ms, ledger.samples, ledger.window_ms)
@@ -551,15 +554,18 @@ class CounterGroup:
         """
         ledger, base = self.ledger, self.base
         memory, at = ledger.memory, base + ledger.offsets[number]
+        doubles = ledger.doubles
         _, first, _ = _COUNTER(memory, at)
         while True:
             start, _, last = _SAMPLE(memory, base + first)
             if now_ms - last < ledger.lasting_ms:
                 break
-            put_number(memory, base + first + TOTAL * WORD, 0.0)
+            doubles[(base + first) // WORD + TOTAL] = 0.0
             first = ledger.next_sample(number, first)
-        put_place_and_number(memory, at + FIRST * WORD, first, start)
-        put_number(memory, at + CHECK * WORD, last + ledger.lasting_ms)
+        counter = at // WORD
+        ledger.integers[counter + FIRST] = first
+        doubles[counter + OLDEST] = start
+        doubles[counter + CHECK] = last + ledger.lasting_ms
         oldest: float = start
         return oldest
 

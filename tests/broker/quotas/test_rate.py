@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import heapq
+import inspect
 import math
 import os
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from fcntl import LOCK_EX, LOCK_UN, lockf
 from functools import partial
 from itertools import count, cycle, pairwise
-from mmap import mmap
 from random import Random
-from struct import pack_into
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -591,9 +591,7 @@ RECORDED, ADDED = "its room is empty", "another one is in its room"
 
 
 @pytest.mark.parametrize(("room", "least"), [(RECORDED, 5), (ADDED, 7)])
-def test_sample_torn_while_started_is_started_again(
-    room: str, least: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sample_torn_while_started_is_started_again(room: str, least: int) -> None:
     for stop in count():
         ledger = QuotaLedger(3, 1000, shared=False)
         ours, theirs = ledger.group(TAGS, 0), OracleLedger(3, 1000).group(TAGS, 0)
@@ -602,7 +600,7 @@ def test_sample_torn_while_started_is_started_again(
             if room == ADDED:
                 ours.add(NUMBER, 1, now_ms + 990)
                 theirs.add(NUMBER, 1, now_ms + 990)
-        if not was_torn(monkeypatch, stop, partial(ours.add, NUMBER, 5, 4400)):
+        if not was_torn(ledger, stop, partial(ours.add, NUMBER, 5, 4400)):
             break
         assert ours.record(NUMBER, 5, 4400) == theirs.record(NUMBER, 5, 4400)
         assert ours.record(NUMBER, 5, 8000) == theirs.record(NUMBER, 5, 8000)
@@ -620,9 +618,8 @@ def test_upper_limit_of_samples_holds_after_every_store(
         for each_ms, each, what in steps:
             now_ms += each_ms
             step(group, "add" if what == "look" else what, each, now_ms)
-        with pytest.MonkeyPatch.context() as patch:
-            now_ms += waited_ms
-            torn = was_torn(patch, stop, partial(group.record, NUMBER, value, now_ms))
+        now_ms += waited_ms
+        torn = was_torn(ledger, stop, partial(group.record, NUMBER, value, now_ms))
         most = ledger.doubles[group.base // WORD + GROUP_HEAD + PLACE * NUMBER + MOST]
         entry = ledger.entry(KIND, TAGS, now_ms)
         held = sum(max(each.total, 0.0) for each in entry.samples) if entry else 0.0
@@ -632,10 +629,20 @@ def test_upper_limit_of_samples_holds_after_every_store(
             return
 
 
-def was_torn(patch: pytest.MonkeyPatch, stores: int, work: Callable[[], object]) -> bool:
+def test_words_are_not_cleared_before_they_are_written() -> None:
+    # CPython's pack_into does that, so a kill between the two loses the word.
+    assert "pack_into" not in re.findall(
+        r"\.(\w+)", inspect.getsource(module).partition('"""\n\n')[2]
+    )
+
+
+def was_torn(ledger: QuotaLedger, stores: int, work: Callable[[], object]) -> bool:
     """Do some work as a process that is killed before its n-th store, if there are so many."""
-    with patch.context() as patched:
-        Torn(stores).patch(patched)
+    left = count(stores, -1)
+    doubles, integers = (TornWords(view, left) for view in (ledger.doubles, ledger.integers))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "doubles", doubles)
+        patch.setattr(ledger, "integers", integers)
         try:
             work()
         except KeyboardInterrupt:
@@ -643,21 +650,17 @@ def was_torn(patch: pytest.MonkeyPatch, stores: int, work: Callable[[], object])
     return False
 
 
-class Torn:
-    """Ends a process before one of the words that it stores."""
+class TornWords:
+    """Words of a process that ends before it stores one of them."""
 
-    def __init__(self, stores: int) -> None:
-        self._stores = stores
+    def __init__(self, words: memoryview[Any], left: Iterator[int]) -> None:
+        self._words = words
+        self._left = left
 
-    def patch(self, patch: pytest.MonkeyPatch) -> None:
-        for name in (each for each in vars(module) if each.startswith("put_")):
-            put = getattr(module, name)
-            patch.setattr(module, name, partial(self._store, put.__self__.format))
+    def __getitem__(self, at: int) -> Any:
+        return self._words[at]
 
-    def _store(self, layout: str, memory: mmap, at: int, *words: float) -> None:
-        kinds = "".join(kind * int(many or 1) for many, kind in re.findall(r"(\d*)(\w)", layout))
-        for n, word in enumerate(words):
-            if self._stores == 0:
-                raise KeyboardInterrupt
-            self._stores -= 1
-            pack_into(kinds[n], memory, at + 8 * n, word)
+    def __setitem__(self, at: int, word: float) -> None:
+        if next(self._left) == 0:
+            raise KeyboardInterrupt
+        self._words[at] = word
