@@ -16,7 +16,6 @@ import fcntl
 import json
 import mmap
 import os
-import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -50,8 +49,8 @@ from minibroker.runtime.system import reserve_space
 SURPLUS_LINES_MAX: Final = 100
 """Lines of the file about rules that were removed, if there are fewer than twice as many rules."""
 
-_COUNTS: Final = struct.Struct("<4Q")
-_BYTES: Final = RULES_MAX * _COUNTS.size
+_COUNTS: Final = len(RuleCounts._fields)
+_BYTES: Final = RULES_MAX * _COUNTS * 8
 _MODE: Final = 0o600
 
 _log = EventLog(CONTROLLER)
@@ -66,16 +65,22 @@ class FaultCounts:
         try:
             reserve_space(self._fd, _BYTES)  # A full disk must not fail a store.
             self._memory = mmap.mmap(self._fd, _BYTES)
+            self._words = memoryview(self._memory).cast("Q")
         except OSError:
             os.close(self._fd)
             raise
 
     def read(self, slot: int) -> RuleCounts:
-        return RuleCounts(*_COUNTS.unpack_from(self._memory, slot * _COUNTS.size))
+        return RuleCounts(*self._words[slot * _COUNTS : (slot + 1) * _COUNTS])
 
     def write(self, slot: int, counts: RuleCounts) -> None:
-        """Replace the counts of a rule that only this process counts."""
-        _COUNTS.pack_into(self._memory, slot * _COUNTS.size, *counts)
+        """Replace the counts of a rule that only this process counts.
+
+        Word by word, because ``struct`` clears what it writes first, and a kill in between would
+        reset the counts.
+        """
+        for at, count in enumerate(counts, slot * _COUNTS):
+            self._words[at] = count
 
     def decide(self, active: ActiveRule, now: float) -> bool:
         """Count a match of a rule that several processes count; return whether it fires."""
@@ -93,6 +98,7 @@ class FaultCounts:
 
     def close(self) -> None:
         """Unmap and close the file."""
+        self._words.release()
         self._memory.close()
         os.close(self._fd)
 
