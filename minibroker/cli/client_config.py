@@ -1,32 +1,21 @@
 """``minibroker client-config``: what a client of a secured broker needs, in its library's names.
 
-Owns the folder of certificates and passwords that `minibroker start --tls` and ``--sasl`` use. It
-must never start a broker. Invariant: what it prints fits the last start with the same folder.
+Owns the command. It must never start a broker. Invariant: what it prints fits the last start with
+the same folder.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import click
 
 from minibroker.cli.commands import Command, examples
 from minibroker.cli.output import InvalidUsage, emit
+from minibroker.cli.start import security_dir_option
 from minibroker.client.configs import CLIENTS, config_text
 from minibroker.ready import DEFAULT_BOOTSTRAP
 from minibroker.secured import InvalidSecurity, read_files
-
-DIRECTORY: Final = Path(click.get_app_dir("minibroker")) / "security"
-
-security_dir_option = click.option(
-    "--security-dir",
-    type=click.Path(path_type=Path),
-    default=DIRECTORY,
-    metavar="DIR",
-    help="Folder of the certificates and passwords of --tls and --sasl, which later starts use "
-    "again. [default: minibroker/security in the user's configuration]",
-)
 
 EXAMPLES = examples(
     "minibroker client-config",

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from minibroker.cli.client_config import security_dir_option
 from minibroker.cli.commands import Command, examples
 from minibroker.cli.output import BadConfig, CliError, InvalidUsage, emit
 from minibroker.ready import error_as_json
@@ -25,6 +24,17 @@ from minibroker.ready import error_as_json
 if TYPE_CHECKING:
     from minibroker.broker.settings import Settings
     from minibroker.secured import Secured
+
+DIRECTORY: Final = Path(click.get_app_dir("minibroker")) / "security"
+
+security_dir_option = click.option(
+    "--security-dir",
+    type=click.Path(path_type=Path),
+    default=DIRECTORY,
+    metavar="DIR",
+    help="Folder of the certificates and passwords of --tls and --sasl, which later starts use "
+    "again. [default: minibroker/security in the user's configuration]",
+)
 
 EXAMPLES = examples(
     "minibroker start",

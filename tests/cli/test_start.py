@@ -230,3 +230,13 @@ def test_certificate_names_the_hosts_of_the_listeners(tmp_path: Path, sasl: str 
     certificate = x509.load_pem_x509_certificates(pem)[0]
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost", "kafka.test"]
+
+
+def test_start_imports_no_security_before_it_is_needed() -> None:
+    script = """
+import sys, minibroker.cli.start
+print(*(name for name in sys.modules if name in {
+    "minibroker.client.configs", "minibroker.client.tokens", "minibroker.secured", "http.client"}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout == b"\n"
