@@ -134,6 +134,7 @@ def run_example(pytester: pytest.Pytester, shared_run: str) -> Example:
         ("security", None),
         ("check-a-history", None),
         ("test-consumer-groups", None),
+        ("test-share-groups", None),
     ],
 )
 def test_examples_of_guide_run(run_example: Example, page: str, number: int | None) -> None:

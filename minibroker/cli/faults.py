@@ -43,6 +43,7 @@ ACT_EXAMPLES = examples(
     "minibroker faults act expire_member group=orders member=consumer-1-5f0c",
     "minibroker faults act assign group=orders "
     """assignment='{"consumer-1-5f0c": {"cats": [0, 1]}}'""",
+    "minibroker faults act expire_acquisition group=packers topic=orders partition=0",
     "minibroker faults act expire_transaction transactional_id=orders-0",
     "minibroker faults act roll topic=cats partition=0",
     "minibroker faults act pause process=worker-0 pause_ms=2000",

@@ -92,7 +92,7 @@ def _given_targets(context: ChangeContext, assignment: Mapping[str, bytes]) -> _
         )
     targets: _Targets = {member_id: defaultdict(list) for member_id in assignment}
     receivers: dict[tuple[str, int], str] = {}
-    for member_id, topic, partition in _given_partitions(assignment):
+    for member_id, topic, partition in given_partitions(assignment):
         if topic not in topics or partition >= len(topics[topic].partitions):
             raise RequestRejected(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}"
@@ -114,7 +114,8 @@ def _given_targets(context: ChangeContext, assignment: Mapping[str, bytes]) -> _
     return targets
 
 
-def _given_partitions(assignment: Mapping[str, bytes]) -> Iterator[tuple[str, str, int]]:
+def given_partitions(assignment: Mapping[str, bytes]) -> Iterator[tuple[str, str, int]]:
+    """Member, topic and partition of each entry of an assignment."""
     for member_id, encoded in assignment.items():
         for topic, partitions in assigned_partitions(encoded):
             for partition in partitions:

@@ -58,6 +58,11 @@ from minibroker.broker.groups.group import (
     WrittenGroup,
     times_of,
 )
+from minibroker.broker.groups.share_actions import (
+    plan_share_assignment,
+    plan_share_fence,
+    plan_share_rebalance,
+)
 from minibroker.broker.groups.share_assignor import ShareSubscription, assign_shares
 from minibroker.broker.groups.share_records import SHARE, ShareGroupRecord
 from minibroker.broker.groups.share_state import (
@@ -307,6 +312,8 @@ class ShareGroup(WrittenGroup):
         self._wake_at = None
         self._note_state(ShareChangeCause.REMOVED)
 
+    # -------------------------------------------------------------------------- requests of tests
+
     def _expire_member(self, event: MemberExpired) -> None:
         member = self.data.members.get(event.member_id)
         if member is None:
@@ -318,11 +325,25 @@ class ShareGroup(WrittenGroup):
 
         self._remove_member(member, BY_TEST, then)
 
-    def _refuse_action(self, event: Event) -> None:
-        self._reject(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"a share group takes no {type(event).__name__}; `expire_member` it takes",
-        )
+    def _take_action(self, event: RebalanceRequested | AssignmentPlanned | MemberFenced) -> None:
+        data, image = self.data, self.image
+        try:
+            if isinstance(event, RebalanceRequested):
+                action = plan_share_rebalance(data, image)
+            elif isinstance(event, AssignmentPlanned):
+                action = plan_share_assignment(data, image, event.assignment)
+            else:
+                action = plan_share_fence(data, image, event.member_id)
+        except RequestRejected as rejected:
+            self._reject(rejected.error, rejected.text)
+            return
+
+        def then(error: ErrorCode) -> None:
+            failed = error is not ErrorCode.NONE
+            self._answer(NO_WAITER, ActionTaken(error, affected=0 if failed else action.affected))
+
+        self._log(action.note)
+        self._persist(action.records, then)
 
     # ------------------------------------------------------------------------- decisions and time
 
@@ -374,10 +395,10 @@ class ShareGroup(WrittenGroup):
         RebalanceReleased: _nothing,
         Restored: _restored,
         Removed: _removed,
-        RebalanceRequested: _refuse_action,
-        AssignmentPlanned: _refuse_action,
+        RebalanceRequested: _take_action,
+        AssignmentPlanned: _take_action,
         MemberExpired: _expire_member,
-        MemberFenced: _refuse_action,
+        MemberFenced: _take_action,
     }
 
 
@@ -431,7 +452,12 @@ class _MemberChange:
             self.notes.append(f"is in epoch {self._group_epoch}")
 
     def _has_unassigned_shares(self) -> bool:
-        """Whether partitions of subscribed topics have a state and no member, or the reverse."""
+        """Whether partitions of subscribed topics have a state and no member, or the reverse.
+
+        A target that a test has set may leave partitions out.
+        """
+        if not self._data.assignment_timestamp:
+            return False
         subscribed = self._data.topics_with()
         assigned: dict[Uuid, set[int]] = {}
         for target in self._data.targets.values():

@@ -92,7 +92,7 @@ class ShareGroupData:
         self.group_epoch = FIRST_EPOCH
         self.assignment_epoch = FIRST_EPOCH
         self.assignment_timestamp = 0
-        """When the target was computed (epoch milliseconds)."""
+        """When the target was computed (epoch milliseconds); 0 if no assignor computed it."""
         self.metadata_hash = 0
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Target] = {}

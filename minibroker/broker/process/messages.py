@@ -48,7 +48,8 @@ class ActionRequest(NamedTuple):
     """An action for the worker that owns what it changes. Answered with ``ActionReply``.
 
     ``action`` is one of ``rebalance``, ``assign``, ``expire_member`` and ``fence_member`` for a
-    group, ``expire_transaction``, and ``roll`` and ``retain`` for the logs of a topic.
+    group, ``expire_transaction``, ``roll`` and ``retain`` for the logs of a topic, and
+    ``expire_acquisition`` and ``set_delivery_count`` for records of a share group in a topic.
     """
 
     action: str
@@ -60,6 +61,9 @@ class ActionRequest(NamedTuple):
     topic: str | None = None
     partition: int | None = None
     """By default all of the topic."""
+    first_offset: int = 0
+    last_offset: int = 2**63 - 1
+    delivery_count: int = 0
 
 
 class ActionReply(NamedTuple):

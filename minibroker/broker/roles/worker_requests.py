@@ -172,6 +172,8 @@ OnLog: TypeAlias = Callable[[str, str, str, str], object]
 
 async def act(worker: RequestedWorker, action: ActionRequest, on_log: OnLog) -> ActionReply:
     """Carry out an action; the reply says how much it has changed, or why nothing."""
+    if action.group is not None and action.topic is not None:
+        return await _act_on_shares(worker, action.group, action)
     if action.group is not None:
         taken = worker.groups.act(action.group, _group_event(action))
         return ActionReply(*taken)
@@ -220,6 +222,25 @@ def _act_on_logs(worker: RequestedWorker, action: ActionRequest, on_log: OnLog) 
             worker.fetch_watches.changed(action.topic or "", index)
         affected += dropped
     return affected
+
+
+async def _act_on_shares(
+    worker: RequestedWorker, group_id: str, action: ActionRequest
+) -> ActionReply:
+    """Let locks expire, or set delivery counts; return the number of records."""
+    affected, shares, offsets = 0, worker.shares, (action.first_offset, action.last_offset)
+    for index, _ in list(_owned(worker, action)):
+        key, member = (group_id, action.topic or "", index), action.member
+        if action.action == "expire_acquisition":
+            error, count = await shares.expire_acquisition(key, member, offsets)
+        else:
+            error, count = await shares.set_delivery_count(
+                key, action.delivery_count, member, offsets
+            )
+        if error is not ErrorCode.NONE:
+            return ActionReply(error, f"{action.topic}-{index} could not be stored", affected)
+        affected += count
+    return ActionReply(affected=affected)
 
 
 def _owned(worker: RequestedWorker, action: ActionRequest) -> Iterator[tuple[int, Partition]]:

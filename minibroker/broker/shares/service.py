@@ -502,6 +502,32 @@ class ShareService:
         transition = cached.share.expire(self._env.now(), settings)
         await self._store(key, cached, transition)
 
+    # ------------------------------------------------------------------- requests of tests
+
+    async def expire_acquisition(
+        self, key: CacheKey, member: str | None, offsets: tuple[int, int]
+    ) -> tuple[ErrorCode, int]:
+        """Let locks of acquired records expire now; return an error and the number of records."""
+        cached = self._cache.get(key)
+        if cached is None:
+            return ErrorCode.NONE, 0
+        transition = cached.share.expire_now(member, offsets, self._settings(key[0]))
+        error = await self._store(key, cached, transition)
+        affected = sum(each.last - each.first + 1 for each in transition.batches)
+        return error, affected if error is ErrorCode.NONE else 0
+
+    async def set_delivery_count(
+        self, key: CacheKey, count: int, member: str | None, offsets: tuple[int, int]
+    ) -> tuple[ErrorCode, int]:
+        """Set delivery counts of records in flight; return an error and the number of records."""
+        cached = self._cache.get(key)
+        if cached is None:
+            return ErrorCode.NONE, 0
+        settings = self._settings(key[0])
+        affected, transition = cached.share.set_delivery_count(count, member, offsets, settings)
+        error = await self._store(key, cached, transition)
+        return error, affected if error is ErrorCode.NONE else 0
+
     # ------------------------------------------------------------------------------ views
 
     def views(self, group_id: str | None = None) -> Iterator[ShareView]:

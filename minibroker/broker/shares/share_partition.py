@@ -416,6 +416,39 @@ class SharePartition:
         self.next_deadline = min(deadlines, default=_NO_DEADLINE)
         return transition
 
+    def expire_now(
+        self, member: str | None, offsets: tuple[int, int], settings: ShareSettings
+    ) -> Transition:
+        """Start to release the records of a range that a member has, by default any member."""
+        chosen = set(self._in_window(offsets))
+        return self._release(lambda run: run in chosen and member in (None, run.member), settings)
+
+    def set_delivery_count(
+        self, count: int, member: str | None, offsets: tuple[int, int], settings: ShareSettings
+    ) -> tuple[int, Transition]:
+        """Set the delivery count of records of a range; return their number.
+
+        Those that a member has get it at once. Start to change the available ones, unless they
+        have to be of a member: they are archived if that was their last delivery.
+        """
+        chosen = [run for run in self._in_window(offsets) if run.target is None]
+        affected = 0
+        changed = []
+        for run in chosen:
+            if run.state is _ACQUIRED and member in (None, run.member):
+                run.count = count
+            elif run.is_free and member is None:
+                run.target = _state_after(AcknowledgeType.RELEASE, count, settings)
+                changed.append(run)
+            else:
+                continue
+            affected += run.last - run.first + 1
+        return affected, _transition(changed, count)
+
+    def _in_window(self, offsets: tuple[int, int]) -> list[_Run]:
+        first, last = offsets
+        return self._between(max(first, self.start_offset), min(last, self.end_offset - 1))
+
     def _release(self, concerns: Callable[[_Run], bool], settings: ShareSettings) -> Transition:
         changed = [
             run
@@ -432,6 +465,7 @@ class SharePartition:
             for run in self._overlapping(batch.first, batch.last):
                 if run.target is not None:
                     run.state, run.target = run.target, None
+                    run.count = batch.deliveries
                     run.member, run.deadline = "", _NO_DEADLINE
         self._tidy()
 
@@ -527,11 +561,12 @@ def _state_after(kind: int, count: int, settings: ShareSettings) -> RecordState:
     return _ARCHIVED
 
 
-def _transition(changed: Iterable[_Run]) -> Transition:
+def _transition(changed: Iterable[_Run], count: int | None = None) -> Transition:
+    """A transition of runs to their targets, with a delivery count if they get another one."""
     batches: list[StateBatch] = []
     for run in changed:
         assert run.target is not None
-        batch = StateBatch(run.first, run.last, run.target, run.count)
+        batch = StateBatch(run.first, run.last, run.target, run.count if count is None else count)
         if batches and batches[-1].last + 1 == batch.first and batches[-1][2:] == batch[2:]:
             batches[-1] = batches[-1]._replace(last=batch.last)
         else:

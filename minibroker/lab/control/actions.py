@@ -27,6 +27,9 @@ ELECTIONS_MAX: Final = 1000
 """By how much one action raises a leader epoch."""
 ASSIGNED_MAX: Final = 1000
 """Members in an assignment, and topics of each."""
+INT64_MAX: Final = 2**63 - 1
+DELIVERIES_MAX: Final = 2**15 - 1
+"""The largest delivery count in a response."""
 
 _Group: TypeAlias = Annotated[str, Length(1, TEXT_MAX), Doc("Group id.")]
 _Member: TypeAlias = Annotated[
@@ -36,14 +39,21 @@ _Topic: TypeAlias = Annotated[str, Length(1, TEXT_MAX), Doc("Topic.")]
 _Partition: TypeAlias = Annotated[
     int | None, Range(0, INT32_MAX), Doc("Partition index; by default all of the topic.")
 ]
+_Holder: TypeAlias = Annotated[
+    str | None, Length(1, TEXT_MAX), Doc("Only records that this member has.")
+]
+_FirstOffset: TypeAlias = Annotated[int, Range(0, INT64_MAX), Doc("First offset.")]
+_LastOffset: TypeAlias = Annotated[
+    int, Range(0, INT64_MAX), Doc("Last offset; by default the last in flight.")
+]
 _Process: TypeAlias = Annotated[
     str, Length(1, 64), Doc("A process of the broker as in `/v1/health`.")
 ]
 
 
 class Rebalance(NamedTuple):
-    """Lets all members of a group rejoin. A consumer group gets a new group epoch, in which the
-    assignor computes a target.
+    """Lets all members of a group rejoin. A consumer or share group gets a new group epoch, in
+    which the assignor computes a target.
     """
 
     group: _Group
@@ -51,8 +61,9 @@ class Rebalance(NamedTuple):
 
 class Assign(NamedTuple):
     """Lets all members of a group rejoin; the next generation gets this assignment for the members
-    that it names, instead of the leader's. In a consumer group these targets are in force, in a new
-    epoch, until members or topics change; other members keep theirs, without these partitions.
+    that it names, instead of the leader's. In a consumer or share group these targets are in force,
+    in a new epoch, until members or topics change; other members keep theirs, in a consumer group
+    without these partitions.
     """
 
     group: _Group
@@ -75,8 +86,9 @@ class ExpireMember(NamedTuple):
 class FenceMember(NamedTuple):
     """Gives the place of a static member to another id, as if a second client had its
     `group.instance.id`: its next request gets FENCED_INSTANCE_ID. Another member of a consumer
-    group gets an epoch that it does not know: FENCED_MEMBER_EPOCH for its next heartbeat, and
-    STALE_MEMBER_EPOCH for commits and fetches of offsets until it rejoins.
+    group, and a member of a share group, gets an epoch that it does not know: FENCED_MEMBER_EPOCH
+    for its next heartbeat, and STALE_MEMBER_EPOCH for commits and fetches of offsets until it
+    rejoins.
     """
 
     group: _Group
@@ -115,6 +127,37 @@ class BumpLeaderEpoch(NamedTuple):
     ] = 1
 
 
+class ExpireAcquisition(NamedTuple):
+    """Lets the acquisition locks of a share group's records expire: they are available again, or
+    archived if they were delivered as often as allowed. Late acknowledgements get
+    INVALID_RECORD_STATE.
+    """
+
+    group: _Group
+    topic: _Topic
+    partition: _Partition = None
+    member: _Holder = None
+    first_offset: _FirstOffset = 0
+    last_offset: _LastOffset = INT64_MAX
+
+
+class SetDeliveryCount(NamedTuple):
+    """Sets how often records in flight for a share group were delivered. If that was the last
+    delivery allowed, available records are archived at once, and those that a member has when they
+    are released.
+    """
+
+    group: _Group
+    topic: _Topic
+    delivery_count: Annotated[
+        int, Range(1, DELIVERIES_MAX), Doc("Deliveries so far; the next one has one more.")
+    ]
+    partition: _Partition = None
+    member: _Holder = None
+    first_offset: _FirstOffset = 0
+    last_offset: _LastOffset = INT64_MAX
+
+
 class ProcessKill(NamedTuple):
     """Kills a process, which is restarted."""
 
@@ -137,6 +180,8 @@ BROKER_ACTIONS: Final[dict[str, type]] = {
     "roll": Roll,
     "retain": Retain,
     "bump_leader_epoch": BumpLeaderEpoch,
+    "expire_acquisition": ExpireAcquisition,
+    "set_delivery_count": SetDeliveryCount,
     "kill": ProcessKill,
     "pause": ProcessPause,
 }
@@ -153,7 +198,10 @@ class ActionResult(NamedTuple):
 
     affected: Annotated[
         int,
-        Doc("Number of members, transactions, logs, segments, partitions or processes changed."),
+        Doc(
+            "Number of members, transactions, logs, segments, partitions, records or processes "
+            "changed."
+        ),
     ]
 
 
@@ -224,7 +272,7 @@ def _owners(broker: ControlledBroker, action: ActionRequest) -> Sequence[str]:
     )
 
     settings, workers = broker.env.settings, broker.workers
-    if action.group is not None:
+    if action.group is not None and action.topic is None:
         partitions = settings[OFFSETS_TOPIC_NUM_PARTITIONS]
         return [workers[group_owner(action.group, partitions, len(workers))]]
     if action.transactional_id is not None:

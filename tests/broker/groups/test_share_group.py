@@ -17,7 +17,6 @@ from minibroker.broker.groups.events import (
     Moment,
     Persist,
     Persisted,
-    RebalanceRequested,
     Removed,
     Restored,
     ShareHeartbeat,
@@ -278,8 +277,6 @@ def test_actions_of_tests(play: SharePlay) -> None:
     play.join("m", "t")
     play.handle(MemberExpired("x"))
     assert play.answers.pop().error is ErrorCode.UNKNOWN_MEMBER_ID
-    play.handle(RebalanceRequested())
-    assert play.answers.pop().error is ErrorCode.UNSUPPORTED_VERSION
     play.handle(MemberExpired("m"))
     assert play.answers.pop() == ActionTaken(affected=1)
     assert play.group.members_count == 0

@@ -58,12 +58,20 @@ class Worker:
         self.error = ErrorCode.NONE
         self.notes: list[tuple[str, str, str, str]] = []
         self.groups = SimpleNamespace(act=self._act)
+        self.shares = SimpleNamespace(
+            expire_acquisition=self._act_on_shares, set_delivery_count=self._act_on_shares
+        )
+        self.share_calls: list[tuple[object, ...]] = []
         self.transactions = SimpleNamespace(expire=self._expire)
         self.fetch_watches = SimpleNamespace(changed=lambda *at: self.changed.append(at))
 
     def _act(self, group_id: str, event: GroupAction) -> ActionTaken:
         self.events.append((group_id, event))
         return ActionTaken(affected=3)
+
+    async def _act_on_shares(self, *asked: object) -> tuple[ErrorCode, int]:
+        self.share_calls.append(asked)
+        return self.error, 4
 
     async def _expire(self, transactional_id: str) -> ErrorCode:
         assert transactional_id == "tx"
@@ -114,6 +122,22 @@ async def test_transactions_expire(worker: Any) -> None:
     assert (reply.error, reply.affected) == (ErrorCode.INVALID_TXN_STATE, 0)
     worker.error = ErrorCode.NOT_COORDINATOR
     assert (await act(worker, action, worker.on_log)).error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+async def test_records_of_share_groups_are_those_of_owned_partitions(worker: Any) -> None:
+    action = ActionRequest("expire_acquisition", "g", topic="t")
+    assert await act(worker, action, worker.on_log) == ActionReply(affected=8)
+    everywhere = (0, 2**63 - 1)
+    assert worker.share_calls == [(("g", "t", at), None, everywhere) for at in (0, 1)]
+    worker.share_calls.clear()
+    action = ActionRequest(
+        "set_delivery_count", "g", "m", None, None, "t", 1, 2, 3, delivery_count=4
+    )
+    assert await act(worker, action, worker.on_log) == ActionReply(affected=4)
+    assert worker.share_calls == [(("g", "t", 1), 4, "m", (2, 3))]
+    worker.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    reply = await act(worker, action, worker.on_log)
+    assert reply == ActionReply(worker.error, "t-1 could not be stored")
 
 
 async def test_logs_with_records_are_rolled(worker: Any) -> None:

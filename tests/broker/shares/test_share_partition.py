@@ -442,3 +442,73 @@ class _Course:
 
 def _all(first: int, last: int) -> Acknowledgement:
     return Acknowledgement(first, last, (ACCEPT,))
+
+
+# Requests of tests --------------------------------------------------------------------------------
+
+EVERYWHERE = (0, 2**63 - 1)
+
+
+def test_locks_expire_on_request() -> None:
+    share = partition()
+    acquire(share, end=5)
+    acquire(share, "n", end=10)
+    changed = settle(share, share.expire_now("m", (2, 7), SETTINGS))
+    assert changed.batches == (StateBatch(2, 4, AVAILABLE, 1),)
+    assert acquire(share, "o", end=10) == [Acquired(2, 4, 2)]
+    changed = settle(share, share.expire_now(None, EVERYWHERE, SETTINGS))
+    assert [batch[:3] for batch in changed.batches] == [
+        (0, 1, AVAILABLE),
+        (2, 4, AVAILABLE),
+        (5, 9, AVAILABLE),
+    ]
+    assert share.acquired_count == 0
+    assert share.expire_now(None, EVERYWHERE, SETTINGS).is_empty
+
+
+def test_lock_that_expires_on_request_after_the_last_delivery_archives() -> None:
+    share = partition()
+    acquire(share, end=5)
+    share.set_delivery_count(5, "m", (1, 1), SETTINGS)
+    changed = settle(share, share.expire_now(None, EVERYWHERE, SETTINGS))
+    assert changed.batches == (
+        StateBatch(0, 0, AVAILABLE, 1),
+        StateBatch(1, 1, ARCHIVED, 5),
+        StateBatch(2, 4, AVAILABLE, 1),
+    )
+
+
+def test_delivery_count_of_acquired_records_is_set_at_once() -> None:
+    share = partition()
+    acquire(share, end=5)
+    assert share.set_delivery_count(4, "n", EVERYWHERE, SETTINGS) == (0, Transition(()))
+    assert share.set_delivery_count(4, "m", (3, 9), SETTINGS) == (2, Transition(()))
+    assert acknowledge(share, 0, 4, RELEASE).batches == (
+        StateBatch(0, 2, AVAILABLE, 1),
+        StateBatch(3, 4, AVAILABLE, 4),
+    )
+
+
+def test_delivery_count_of_available_records_is_in_force_when_stored() -> None:
+    share = partition()
+    acquire(share, end=5)
+    acknowledge(share, 0, 4, RELEASE)
+    affected, transition = share.set_delivery_count(4, None, (1, 1), SETTINGS)
+    assert (affected, transition.batches) == (1, (StateBatch(1, 1, AVAILABLE, 4),))
+    share.roll_back(transition)
+    assert acquire(share, end=5, records=2, strict=True) == [Acquired(0, 0, 2), Acquired(1, 1, 2)]
+    acknowledge(share, 0, 1, RELEASE)
+    _, transition = share.set_delivery_count(4, None, (0, 0), SETTINGS)
+    share.commit(transition)
+    assert acquire(share, end=5) == [Acquired(0, 0, 5)]
+
+
+def test_available_records_are_archived_after_their_last_delivery() -> None:
+    share = partition()
+    acquire(share, end=5)
+    acknowledge(share, 0, 4, RELEASE)
+    affected, transition = share.set_delivery_count(5, None, (0, 1), SETTINGS)
+    assert affected == 2
+    share.commit(transition)
+    assert share.start_offset == 2
+    assert acquire(share, end=5) == [Acquired(2, 4, 2)]

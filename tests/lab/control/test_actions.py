@@ -44,6 +44,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "process": st.just("worker-0"),
     "pause_ms": st.integers(0, 60_000),
     "epochs": st.integers(1, 1000),
+    "delivery_count": st.integers(1, 9),
+    "first_offset": st.integers(0, 9),
+    "last_offset": st.integers(0, 9),
 }
 
 
