@@ -301,6 +301,18 @@ GROUP_MEMBERS: Final = Metric("minibroker_group_members", _GAUGE, ("process", "t
 GROUP_REBALANCES: Final = Metric("minibroker_group_rebalances", _GAUGE, ("process", "type"),
     meaning="Generations of classic groups and group epochs of others since the process started.",
     jmx="kafka.server:type=group-coordinator-metrics,name=consumer-group-rebalance-count")
+SHARE_ACKNOWLEDGED: Final = Metric("minibroker_share_acknowledged_records", _GAUGE,
+    ("process", "type"),
+    meaning="Records that members of share groups have acknowledged since the process started; "
+    "`type` is `accept`, `release`, `reject` or `renew`.",
+    jmx="kafka.server:type=ShareGroupMetrics,name=RecordAcknowledgementsPerSec,ackType=…")
+SHARE_EXPIRED: Final = Metric("minibroker_share_expired_records", _GAUGE, ("process",),
+    meaning="Records whose acquisition locks have expired since the process started.",
+    jmx="kafka.server:type=SharePartitionMetrics,name=AcquisitionLockTimeoutPerSec,…")
+SHARE_IN_FLIGHT: Final = Metric("minibroker_share_in_flight_records", _GAUGE,
+    ("process", "state"),
+    meaning="Records in flight for share groups: `acquired` by a member, or `available` again.",
+    jmx="kafka.server:type=SharePartitionMetrics,name=InFlightMessageCount,…")
 LOG_DIR_SIZE: Final = Metric("minibroker_log_dir_size_bytes", _GAUGE, ("process", "directory"),
     meaning="Size of the logs of the process in the data directory.")
 LOG_DIR_FREE: Final = Metric("minibroker_log_dir_free_bytes", _GAUGE, ("directory",),

@@ -48,6 +48,9 @@ from minibroker.broker.metrics.definitions import (
     GROUP_REBALANCES,
     GROUPS,
     LOG_DIR_SIZE,
+    SHARE_ACKNOWLEDGED,
+    SHARE_EXPIRED,
+    SHARE_IN_FLIGHT,
 )
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import CommitFigures, LogFigures, Series
@@ -75,6 +78,7 @@ from minibroker.broker.settings.definitions import (
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
 from minibroker.broker.shares.service import ShareEnvironment, ShareService
+from minibroker.broker.shares.share_partition import AcknowledgeType
 from minibroker.broker.shares.state_store import ShareStateStore, StateOperation, StateReply
 from minibroker.broker.transactions.service import (
     MarkersReply,
@@ -245,6 +249,7 @@ class _Worker:
         metrics.watch_commits(self._commit_figures)
         metrics.watch_gauges(self._disk_gauges)
         metrics.watch_gauges(self._group_gauges)
+        metrics.watch_gauges(self._share_gauges)
         metrics.watch_busy(self._env.busy_ns)
 
     def _transaction_environment(self) -> TransactionEnvironment:
@@ -586,6 +591,19 @@ class _Worker:
             gauges[GROUP_MEMBERS.name, (group.group_type,)] += group.members
         for kind, count in self.groups.rebalances.items():
             gauges[GROUP_REBALANCES.name, (kind,)] = count
+        return dict(gauges)
+
+    def _share_gauges(self) -> dict[Series, float]:
+        """Figures of share groups; none before the first of them."""
+        gauges: defaultdict[Series, float] = defaultdict(float)
+        for kind, count in self.shares.acknowledged.items():
+            if kind != AcknowledgeType.GAP:
+                gauges[SHARE_ACKNOWLEDGED.name, (AcknowledgeType(kind).name.lower(),)] = count
+        if self.shares.expired_records:
+            gauges[SHARE_EXPIRED.name, ()] = self.shares.expired_records
+        for view in self.shares.views():
+            gauges[SHARE_IN_FLIGHT.name, ("acquired",)] += view.acquired
+            gauges[SHARE_IN_FLIGHT.name, ("available",)] += view.available
         return dict(gauges)
 
     def _disk_gauges(self) -> dict[Series, float]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -159,6 +160,10 @@ class ShareService:
         self._loading: dict[CacheKey, trio.Event] = {}
         self._sessions: dict[MemberKey, str] = {}
         """The connection of each member's session."""
+        self.acknowledged: Counter[int] = Counter()
+        """Records that were acknowledged, by type."""
+        self.expired_records = 0
+        """Records whose locks have expired."""
         self._waiting: dict[CacheKey, dict[trio.Event, None]] = {}
         self._wake_at = math.inf
         self._wakeup = trio.Event()
@@ -206,7 +211,12 @@ class ShareService:
             )
         except AcknowledgeRejected as rejected:
             return rejected.error, rejected.text
-        return await self._store(key, cached, transition), None
+        error = await self._store(key, cached, transition)
+        if error is ErrorCode.NONE:
+            for each in acknowledgements:
+                for first, last, kind in each.slices():
+                    self.acknowledged[kind] += last - first + 1
+        return error, None
 
     def _settings(self, group_id: str) -> ShareSettings:
         image, settings = self._env.image(), self._env.settings
@@ -499,8 +509,18 @@ class ShareService:
             self._wake_at = min(deadlines, default=math.inf)
 
     async def _expire(self, key: CacheKey, cached: _Cached, settings: ShareSettings) -> None:
-        transition = cached.share.expire(self._env.now(), settings)
-        await self._store(key, cached, transition)
+        await self._store_expired(key, cached, cached.share.expire(self._env.now(), settings))
+
+    async def _store_expired(
+        self, key: CacheKey, cached: _Cached, transition: Transition
+    ) -> tuple[ErrorCode, int]:
+        """Store that locks have expired; return an error and the number of records."""
+        error = await self._store(key, cached, transition)
+        if error is not ErrorCode.NONE:
+            return error, 0
+        count = sum(each.last - each.first + 1 for each in transition.batches)
+        self.expired_records += count
+        return error, count
 
     # ------------------------------------------------------------------- requests of tests
 
@@ -512,9 +532,7 @@ class ShareService:
         if cached is None:
             return ErrorCode.NONE, 0
         transition = cached.share.expire_now(member, offsets, self._settings(key[0]))
-        error = await self._store(key, cached, transition)
-        affected = sum(each.last - each.first + 1 for each in transition.batches)
-        return error, affected if error is ErrorCode.NONE else 0
+        return await self._store_expired(key, cached, transition)
 
     async def set_delivery_count(
         self, key: CacheKey, count: int, member: str | None, offsets: tuple[int, int]

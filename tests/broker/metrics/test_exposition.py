@@ -34,6 +34,9 @@ from minibroker.broker.metrics.definitions import (
     QUOTA_REQUEST_TIME,
     QUOTA_THROTTLE,
     QUOTA_TOKENS,
+    SHARE_ACKNOWLEDGED,
+    SHARE_EXPIRED,
+    SHARE_IN_FLIGHT,
     CloseReason,
 )
 from minibroker.broker.metrics.exposition import (
@@ -92,6 +95,9 @@ def _of_worker(worker: ProcessMetrics) -> None:
             (GROUPS.name, ("consumer", "Stable")): 2,
             (GROUP_MEMBERS.name, ("consumer",)): 3,
             (GROUP_REBALANCES.name, ("consumer",)): 4,
+            (SHARE_ACKNOWLEDGED.name, ("accept",)): 5,
+            (SHARE_EXPIRED.name, ()): 6,
+            (SHARE_IN_FLIGHT.name, ("acquired",)): 7,
             (LOG_DIR_FREE.name, ("/data",)): 1,
             (LOG_DIR_TOTAL.name, ("/data",)): 2,
         }

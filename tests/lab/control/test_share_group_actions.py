@@ -20,8 +20,9 @@ from minibroker_protocol.messages.incremental_alter_configs import (
 from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.broker.apis.share_client import GROUP_CONFIG, ShareMember, acquired, errors
 from tests.broker.network.raw_client import RawClient
+from tests.lab.control.test_consumer_group_actions import metric
 
-ACCEPT, RELEASE = 1, 2
+ACCEPT, RELEASE, REJECT = 1, 2, 3
 SETTINGS = {"num.io.threads": 2, "group.share.assignment.interval.ms": 0}
 
 
@@ -59,6 +60,10 @@ class Room:
         await member.heartbeat(0, [self.name])
         return member
 
+    def close(self) -> None:
+        for each in self.clients:
+            each.raw.__exit__(None, None, None)
+
     def act(self, action: str, **fields: Any) -> int:
         return self.broker.faults.act(action, group=self.name, **fields)
 
@@ -82,8 +87,7 @@ def broker() -> Iterator[MiniBroker]:
 def room(broker: MiniBroker, request: pytest.FixtureRequest) -> Iterator[Room]:
     made = Room(broker, request.node.name.replace("[", "-").replace("]", ""))
     yield made
-    for each in made.clients:
-        each.raw.__exit__(None, None, None)
+    made.close()
 
 
 def targets(response: Any) -> set[int]:
@@ -187,3 +191,28 @@ async def test_new_leader_epoch_makes_acquired_records_available(room: Room) -> 
     (index,) = acquired(await first.fetch(0, 1))
     room.broker.faults.act("bump_leader_epoch", topic=room.name, partition=index)
     assert [each[:2] for each in acquired(await second.fetch(0, 1))[index]] == [(0, 0)]
+
+
+@pytest.fixture
+def new_room() -> Iterator[Room]:
+    """A room at a broker of its own, whose metrics have nothing of earlier tests."""
+    with MiniBroker(settings=SETTINGS) as broker:
+        made = Room(broker, "t")
+        yield made
+        made.close()
+
+
+async def test_metrics_count_acknowledged_and_expired_records(new_room: Room) -> None:
+    room, prefix = new_room, "minibroker_share_"
+    room.broker.produce(room.name, [("key", value) for value in "abcdef"])
+    member = await room.join("m")
+    assert f"\n{prefix}" not in room.broker.control.request("GET", "/metrics").decode()
+    (index,) = acquired(await member.fetch(0, 1))
+    assert metric(room.broker, prefix + "in_flight_records", state="acquired") == 6
+    await member.acknowledge((index, 0, 3, (ACCEPT, ACCEPT, RELEASE, REJECT)))
+    room.act_on_records("expire_acquisition", first_offset=5)
+    for kind, count in {"accept": 2, "release": 1, "reject": 1, "renew": 0}.items():
+        assert metric(room.broker, prefix + "acknowledged_records", type=kind) == count
+    assert metric(room.broker, prefix + "expired_records") == 1
+    assert metric(room.broker, prefix + "in_flight_records", state="acquired") == 1
+    assert metric(room.broker, prefix + "in_flight_records", state="available") == 2
