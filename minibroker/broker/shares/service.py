@@ -14,6 +14,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 import trio
@@ -43,7 +44,7 @@ from minibroker.broker.shares.share_partition import (
     ShareSettings,
     Transition,
 )
-from minibroker.broker.shares.state import UNKNOWN_OFFSET, ShareKey, ShareState
+from minibroker.broker.shares.state import UNKNOWN_OFFSET, RecordState, ShareKey, ShareState
 from minibroker.broker.shares.state_store import (
     ReadState,
     StateOperation,
@@ -58,6 +59,9 @@ _logger = logging.getLogger(__name__)
 
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of a partition that are read for one fetch: the headers of their batches are parsed."""
+
+RANGES_MAX: Final = 100
+"""Ranges of records that a view of a share partition has."""
 
 STORE_RETRIES: Final = 20
 STORE_RETRY_S: Final = 0.1
@@ -101,6 +105,17 @@ class ShareReply(NamedTuple):
     """Whether there are records, or errors everywhere."""
 
 
+class ShareRange(NamedTuple):
+    """Consecutive records in flight with the same state, for people."""
+
+    first: int
+    last: int
+    is_acquired: bool
+    deliveries: int
+    member: str
+    """Empty if no member has them."""
+
+
 class ShareView(NamedTuple):
     """A share partition, for people."""
 
@@ -111,6 +126,8 @@ class ShareView(NamedTuple):
     end_offset: int
     acquired: int
     available: int
+    ranges: tuple[ShareRange, ...] = ()
+    """The first records in flight."""
 
 
 class ShareEnvironment(NamedTuple):
@@ -562,7 +579,17 @@ class ShareService:
                     share.end_offset,
                     acquired,
                     share.in_flight - acquired,
+                    () if group_id is None else _ranges(share),
                 )
+
+
+def _ranges(share: SharePartition) -> tuple[ShareRange, ...]:
+    found = (
+        ShareRange(first, last, state is RecordState.ACQUIRED, count, member)
+        for first, last, state, count, member in share.runs()
+        if not state.is_terminal
+    )
+    return tuple(islice(found, RANGES_MAX))
 
 
 class _Read(NamedTuple):

@@ -96,6 +96,16 @@ class CommittedOffsetView(NamedTuple):
     lag: Annotated[int | None, Doc("Records not consumed yet; null if the partition was deleted.")]
 
 
+class ShareRangeView(NamedTuple):
+    """Consecutive records in flight for a share group."""
+
+    first_offset: int
+    last_offset: int
+    state: Annotated[str, Doc("`acquired` or `available`.")]
+    delivery_count: Annotated[int, Doc("Deliveries so far.")]
+    member: Annotated[str | None, Doc("The member that has them; null if they are available.")]
+
+
 class SharePartitionView(NamedTuple):
     """A partition that members of a share group fetch."""
 
@@ -105,6 +115,10 @@ class SharePartitionView(NamedTuple):
     acquired: Annotated[int, Doc("Records that members have.")]
     available: Annotated[int, Doc("Records that were released and wait for a member.")]
     log_end_offset: Annotated[int | None, Doc("Null if the partition was deleted.")]
+    in_flight: Annotated[
+        tuple[ShareRangeView, ...],
+        Doc("These records, by offset: the first 100 ranges of equal state and delivery count."),
+    ]
 
 
 class GroupView(NamedTuple):
@@ -332,6 +346,16 @@ async def _share_group(
                 each.acquired,
                 each.available,
                 ends.get((each.topic, each.partition)),
+                tuple(
+                    ShareRangeView(
+                        found.first,
+                        found.last,
+                        "acquired" if found.is_acquired else "available",
+                        found.deliveries,
+                        found.member or None,
+                    )
+                    for found in each.ranges
+                ),
             )
             for each in shares
         ),

@@ -160,6 +160,22 @@ async def test_actions_from_the_command_line(room: Room) -> None:
     assert targets(await member.heartbeat()) == {1 - index}
 
 
+async def test_view_has_the_records_in_flight(room: Room) -> None:
+    room.broker.produce(room.name, [("key", value) for value in "abc"])
+    member = await room.join("m")
+    (index,) = acquired(await member.fetch(0, 1))
+    await member.acknowledge((index, 0, 1, (ACCEPT, RELEASE)))
+    room.act_on_records("set_delivery_count", delivery_count=3, member="m")
+    view = room.broker.control.get("v1", "groups", room.name)["share_partitions"]
+    (found,) = (each for each in view if each["partition"] == index)
+    assert (found["start_offset"], found["acquired"], found["available"]) == (1, 1, 1)
+    names = ("first_offset", "last_offset", "state", "delivery_count", "member")
+    assert [tuple(each[name] for name in names) for each in found["in_flight"]] == [
+        (1, 1, "available", 1, None),
+        (2, 2, "acquired", 3, "m"),
+    ]
+
+
 async def test_rules_answer_share_requests_with_errors(room: Room) -> None:
     room.broker.produce(room.name, [("key", "a")])
     member = await room.join("m")
