@@ -242,6 +242,8 @@ async def act(broker: ControlledBroker, action: BrokerAction) -> ActionResult:
             return await _elect_leaders(broker, topic, partition, epochs)
     request = ActionRequest(**to_json(action))
     names = _owners(broker, request)
+    if isinstance(action.action, ExpireAcquisition | SetDeliveryCount):
+        await _check_share_group(broker, action.action.group)
     replies = await broker.publisher.request_all(request, names)
     if len(replies) < len(names):
         raise Unavailable("BROKER_NOT_AVAILABLE", "an I/O worker is restarting")
@@ -249,6 +251,17 @@ async def act(broker: ControlledBroker, action: BrokerAction) -> ActionResult:
         if reply.error is not ErrorCode.NONE:
             raise _error(reply)
     return ActionResult(sum(reply.affected for reply in replies.values()))
+
+
+async def _check_share_group(broker: ControlledBroker, group_id: str) -> None:
+    """Raise ``ApiError`` unless there is such a share group."""
+    # Which commands of the command line do without.
+    from minibroker.lab.control.groups import describe_group
+
+    group = await describe_group(broker, group_id)
+    if group.type != "share":
+        text = f"{group_id!r} is a {group.type} group, not a share group"
+        raise Conflict(ErrorCode.INCONSISTENT_GROUP_PROTOCOL.name, text)
 
 
 async def _elect_leaders(

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from minibroker.cli.app import app
 from minibroker.testing import ControlError, MiniBroker
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker_protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -132,6 +133,26 @@ async def test_locks_expire_and_late_acknowledgements_are_rejected(room: Room) -
     with pytest.raises(ControlError, match="there is no partition 2") as caught:
         room.act_on_records("expire_acquisition", partition=2)
     assert caught.value.status == 404
+
+
+async def test_records_of_other_groups_are_refused(room: Room) -> None:
+    act, topic = room.broker.faults.act, {"topic": room.name}
+    with pytest.raises(ControlError, match="there is no group 'typo'") as caught:
+        act("expire_acquisition", group="typo", **topic)
+    assert caught.value.status == 404
+    name = f"{room.name}-consumers"
+    consumer = ConsumerGroupHeartbeatRequest(
+        group_id=name,
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=[room.name],
+        topic_partitions=[],
+    )
+    assert room.clients[0].raw.ask(consumer, 1).error_code == ErrorCode.NONE
+    with pytest.raises(ControlError, match="is a consumer group, not a share group") as caught:
+        act("set_delivery_count", group=name, delivery_count=1, **topic)
+    assert caught.value.status == 409
 
 
 async def test_delivery_count_is_set(room: Room) -> None:
