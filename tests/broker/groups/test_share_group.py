@@ -86,6 +86,7 @@ class SharePlay:
         assert loaded.data.members == data.members
         assert loaded.data.targets == data.targets
         assert loaded.data.shared == data.shared
+        assert loaded.data.assignment_timestamp == data.assignment_timestamp
         assert (loaded.epoch, loaded.data.assignment_epoch) == (
             self.group.epoch,
             data.assignment_epoch,
