@@ -457,10 +457,11 @@ class RequestHandler:
             for observer in self.observers:
                 observer.answering(cost, None, size)
             cost.sent_bytes = await send_response(cost.client.stream, self._files, start, chunks)
-        if header.api_key == _FETCH:
+        if header.api_key in (_FETCH, _SHARE_FETCH):
             for topic in cost.response.responses:
+                name = topic.topic if header.api_key == _FETCH else None
                 size = sum(len(partition.records or b"") for partition in topic.partitions)
-                self._count_fetched(topic.topic, topic.topic_id, size)
+                self._count_fetched(name, topic.topic_id, size)
 
     def _count_fetched(self, name: str | None, topic_id: Uuid, size_bytes: int) -> None:
         topic = name or self._metadata_client.image.topic_names.get(topic_id, OTHER)

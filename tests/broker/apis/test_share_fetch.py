@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from minibroker.broker.metrics.definitions import TOPIC_BYTES_OUT
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import iter_batches
 from tests.broker.apis.share_client import acquired, errors, share_world
@@ -131,6 +132,24 @@ async def test_closed_connection_releases_records(
         started = trio.current_time()
         assert acquired(await two.fetch(max_wait_ms=10_000)) == {0: [(0, 1, 2)]}
         assert trio.current_time() - started < 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_fetched_bytes_are_counted_by_topic(
+    tmp_path: Path, autojump_clock: MockClock, mode: tuple[str, ...]
+) -> None:
+    async with share_world(tmp_path, autojump_clock, *mode, "num.network.threads=1") as world:
+        await world.produce(0, 2)
+        await world.produce(1, 1)
+        member = await world.member("m")
+        await member.join()
+        response = await member.fetch(0, 1)
+        (topic,) = response.responses
+        size = sum(len(partition.records) for partition in topic.partitions)
+        await member.fetch()
+        counters = world.broker.environment("processor-0").metrics.snapshot().counters
+        assert size > 0
+        assert counters[TOPIC_BYTES_OUT.name, ("t",)] == size
 
 
 @pytest.mark.parametrize("by_fetch", [True, False])
