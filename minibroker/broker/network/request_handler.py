@@ -156,7 +156,9 @@ class RequestHandler:
             session_ids(env.index, env.processors),
             env.random.randrange,
         )
-        self.share_sessions = ShareSessionCache(env.settings[GROUP_SHARE_MAX_SHARE_SESSIONS])
+        self.share_sessions = ShareSessionCache(
+            env.settings[GROUP_SHARE_MAX_SHARE_SESSIONS], env.index
+        )
         env.metrics.watch_fetch_sessions(self._fetch_session_figures)
         self._log = EventLog(env.name)
         self.observers: tuple[RequestObserver, ...] = ()
@@ -363,7 +365,7 @@ class RequestHandler:
     async def release_shares(self, connection: str, members: Sequence[MemberKey]) -> None:
         """Let all owners release the records of members whose connection is closed."""
         for member in members:
-            part = SharePart(member, connection, ends=True)
+            part = SharePart(member, connection, self._env.index, ends=True)
             for owner in range(self._env.workers):
                 request = ApiPart(ApiKey.SHARE_ACKNOWLEDGE, part)
                 peer = self.owners[owner]

@@ -134,6 +134,28 @@ async def test_closed_connection_releases_records(
         assert trio.current_time() - started < 1
 
 
+async def test_killed_network_processor_releases_records(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with share_world(tmp_path, autojump_clock, *TWO_WORKERS, "num.network.threads=1") as at:
+        await at.produce(0, 2)
+        await at.produce(1, 1)
+        one = await at.member("m")
+        await one.join()
+        assert acquired(await one.fetch(0, 1)) == {0: [(0, 1, 1)], 1: [(0, 0, 1)]}
+        started = trio.current_time()
+        at.broker.kill("processor-0")
+        await trio.sleep(2)
+        two = await at.member("n")
+        await two.join()
+        assert acquired(await two.fetch(0, 1)) == {0: [(0, 1, 2)], 1: [(0, 0, 2)]}
+        assert trio.current_time() - started < 5
+        late = await at.member("m")
+        await late.fetch(0, 1)
+        refused = errors(await late.acknowledge((0, 0, 1, (ACCEPT,))))
+        assert refused == {0: ErrorCode.INVALID_RECORD_STATE}
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_fetched_bytes_are_counted_by_topic(
     tmp_path: Path, autojump_clock: MockClock, mode: tuple[str, ...]
