@@ -1,4 +1,4 @@
-"""``minibroker configs``: describe and alter configs of topics, brokers and groups, and quotas.
+"""``minibroker configs``: describe and alter configs and quotas.
 
 Owns this one command. Its options, output and exit codes are those of Kafka's ``kafka-configs.sh``,
 so existing knowledge and scripts apply. It must never know which settings exist;
@@ -20,6 +20,7 @@ from click.core import ParameterSource
 
 from minibroker.broker.quotas.command_lines import (
     BROKERS,
+    CLIENT_METRICS,
     DEFAULTS,
     GROUPS,
     IPS,
@@ -46,6 +47,7 @@ from minibroker.cli import credentials
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Command, examples
 from minibroker.cli.output import CliError, ExitCode, InvalidUsage, emit, error_message, json_line
+from minibroker.client import kafka_client
 from minibroker.client.connection import PLAINTEXT, BootstrapServers
 from minibroker.client.errors import BrokerError, ClientError, check
 from minibroker.client.kafka_client import BROKER, GROUP, TOPIC, KafkaClient
@@ -89,17 +91,28 @@ SOURCES: Final = (
 )
 """Names of config sources, by Kafka's numbers."""
 
-OWN_SOURCES: Final = {TOPICS: "DYNAMIC_TOPIC_CONFIG", GROUPS: "DYNAMIC_GROUP_CONFIG"}
-"""Source of configs that are set for one topic or group."""
+OWN_SOURCES: Final = {
+    TOPICS: "DYNAMIC_TOPIC_CONFIG",
+    CLIENT_METRICS: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    GROUPS: "DYNAMIC_GROUP_CONFIG",
+}
+"""Source of configs that are set for one entity of a type other than brokers."""
 
 LINES_MAX: Final = 500
 """Maximum number of lines of a quota file in one request."""
 
-RESOURCE_TYPES: Final = {TOPICS: TOPIC, BROKERS: BROKER, GROUPS: GROUP}
+RESOURCE_TYPES: Final = {
+    TOPICS: TOPIC,
+    BROKERS: BROKER,
+    CLIENT_METRICS: kafka_client.CLIENT_METRICS,
+    GROUPS: GROUP,
+}
 QUOTA_TITLES: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
 SET, DELETE = 0, 1
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 SHORT_NAMES: Final = {kind: kind.removesuffix("s") for kind in TYPES}
+OPTIONS: Final = {**SHORT_NAMES, CLIENT_METRICS: CLIENT_METRICS}
+"""Names of the short options."""
 
 EXAMPLES = examples(
     "minibroker configs --entity-type topics --entity-name cats --describe",
@@ -172,8 +185,7 @@ def _entity_options(function: Any) -> Any:
         option = click.option(f"--{short}-defaults", is_flag=True, help=f"The default of {kind}.")
         function = option(function)
     for kind in reversed(TYPES):
-        short = SHORT_NAMES[kind]
-        option = click.option(f"--{short}", metavar="NAME", help=f"One of the {kind}.")
+        option = click.option(f"--{OPTIONS[kind]}", metavar="NAME", help=f"One of the {kind}.")
         function = option(function)
     return function
 
@@ -220,7 +232,7 @@ def configs(ctx: click.Context, /, servers: BootstrapServers, **given: Any) -> N
     entities = chosen(
         from_long_options(ctx.meta[__name__]),
         from_short_options(
-            {kind: given[SHORT_NAMES[kind]] for kind in TYPES},
+            {kind: given[OPTIONS[kind].replace("-", "_")] for kind in TYPES},
             {kind: given[f"{SHORT_NAMES[kind]}_defaults"] for kind in DEFAULTS},
         ),
         alter=given["alter"],
@@ -277,8 +289,9 @@ def _in_zookeeper(
 ) -> None:
     if given["everything"]:
         raise InvalidUsage("--bootstrap-server must be specified for --all")
-    if GROUPS in entities.types:
-        raise InvalidUsage(f"--bootstrap-server must be specified for {GROUPS}")
+    for kind in (CLIENT_METRICS, GROUPS):
+        if kind in entities.types:
+            raise InvalidUsage(f"--bootstrap-server must be specified for {kind}")
     from minibroker.cli import (
         zookeeper_configs as stored,  # Imports modules of the broker, and kazoo.
     )
@@ -414,10 +427,11 @@ def _describe(client: KafkaClient, entities: Entities, *, everything: bool) -> N
             infos = ", ".join(f"{name}=iterations={count}" for name, count in iterations.items())
             emit(f"SCRAM credential configs for user-principal '{user}' are {infos}")
         return
-    if kind == GROUPS and entities.names and not everything:
+    if kind in (CLIENT_METRICS, GROUPS) and entities.names and not everything:
         (name,) = entities.names
         if name not in _all_names(client, kind):
-            emit(f"The group '{name}' doesn't exist and doesn't have dynamic config.")
+            what = f"{SHORT_NAMES[kind]} '{name}'"
+            emit(f"The {what} doesn't exist and doesn't have dynamic config.")
             return
     for name in entities.names or _all_names(client, kind):
         if name:
@@ -468,12 +482,13 @@ def _described(
 
 
 def _all_names(client: KafkaClient, kind: str) -> list[str]:
-    if kind == GROUPS:
-        request = ListConfigResourcesRequest(resource_types=[GROUP])
+    if kind in (CLIENT_METRICS, GROUPS):
+        request = ListConfigResourcesRequest(resource_types=[RESOURCE_TYPES[kind]])
         reply = client.send(request, ListConfigResourcesResponse)
-        check("configs of groups", reply.error_code)
+        check(f"configs of {kind}", reply.error_code)
         configured = {resource.resource_name for resource in reply.config_resources}
-        return sorted(configured | {group.group_id for group in client.groups()})
+        groups = client.groups() if kind == GROUPS else []
+        return sorted(configured | {group.group_id for group in groups})
     cluster = client.metadata()
     if kind == TOPICS:
         return sorted(topic.name or "" for topic in cluster.topics)

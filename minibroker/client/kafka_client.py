@@ -55,8 +55,14 @@ from minibroker_protocol.schema import Message
 RETRY_BACKOFF_S: Final = 0.1
 TOPIC: Final = 2
 BROKER: Final = 4
+CLIENT_METRICS: Final = 16
 GROUP: Final = 32
-RESOURCE_NAMES: Final = {TOPIC: "topic", BROKER: "broker", GROUP: "group"}
+RESOURCE_NAMES: Final = {
+    TOPIC: "topic",
+    BROKER: "broker",
+    CLIENT_METRICS: "client-metric",
+    GROUP: "group",
+}
 """Types of resources, by Kafka's numbers."""
 
 NOT_IDEMPOTENT: Final = frozenset(

@@ -135,6 +135,24 @@ def test_group_configs_are_altered_and_described(configs: Configs, own: MiniBrok
     assert any(line.startswith("  share.isolation.level=read_uncommitted ") for line in described)
 
 
+def test_client_metrics_are_altered_and_described(configs: Configs) -> None:
+    missing = "The client-metric 'all' doesn't exist and doesn't have dynamic config."
+    assert configs("--client-metrics", "all", "--describe") == [missing]
+    alter = ("--client-metrics", "all", "--alter")
+    completed = ["Completed updating config for client-metric all."]
+    assert configs(*alter, "--add-config", "interval.ms=1000") == completed
+    described = [
+        "Dynamic configs for client-metric all are:",
+        (
+            "  interval.ms=1000 sensitive=false synonyms={"
+            "DYNAMIC_CLIENT_METRICS_CONFIG:interval.ms=1000}"
+        ),
+    ]
+    assert configs("--entity-type", "client-metrics", "--describe") == described
+    assert configs(*alter, "--delete-config", "interval.ms") == completed
+    assert configs("--client-metrics", "all", "--describe") == [missing]
+
+
 def test_all_groups_with_members_or_configs_are_described(
     configs: Configs, own: MiniBroker
 ) -> None:
@@ -218,6 +236,7 @@ def test_add_config_file_sets_its_configs(configs: Configs, tmp_path: Path) -> N
         ("--group g --alter --add-config colour=1", "Unknown group config name: colour"),
         ("--group g --alter --delete-config share.isolation.level", "Invalid config(s): share.is"),
         ("--zookeeper localhost:1 --group g --describe", "must be specified for groups"),
+        ("--client-metrics m --alter --add-config colour=1", "Unknown client metrics config"),
         ("--topic gone --alter --add-config retention.ms=1", "UNKNOWN_TOPIC_OR_PARTITION"),
         ("--ip A,B --describe", "valid IP or resolvable host"),
         ("--ip 1.2.3.4 --alter --add-config colour=1", "Unexpected config names: colour"),
