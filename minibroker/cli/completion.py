@@ -86,11 +86,4 @@ def _topics(client: KafkaClient) -> list[str]:
 
 
 def _groups(client: KafkaClient) -> list[str]:
-    from minibroker_protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-
-    brokers = client.metadata([]).brokers
-    return [
-        group.group_id
-        for broker in brokers
-        for group in client.send(ListGroupsRequest(), ListGroupsResponse, broker.node_id).groups
-    ]
+    return [group.group_id for group in client.groups()]

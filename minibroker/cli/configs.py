@@ -1,4 +1,4 @@
-"""``minibroker configs``: describe and alter configs of topics and brokers, and quotas.
+"""``minibroker configs``: describe and alter configs and quotas.
 
 Owns this one command. Its options, output and exit codes are those of Kafka's ``kafka-configs.sh``,
 so existing knowledge and scripts apply. It must never know which settings exist;
@@ -20,7 +20,9 @@ from click.core import ParameterSource
 
 from minibroker.broker.quotas.command_lines import (
     BROKERS,
+    CLIENT_METRICS,
     DEFAULTS,
+    GROUPS,
     IPS,
     QUOTA_TYPES,
     TOPICS,
@@ -45,9 +47,10 @@ from minibroker.cli import credentials
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Command, examples
 from minibroker.cli.output import CliError, ExitCode, InvalidUsage, emit, error_message, json_line
+from minibroker.client import kafka_client
 from minibroker.client.connection import PLAINTEXT, BootstrapServers
 from minibroker.client.errors import BrokerError, ClientError, check
-from minibroker.client.kafka_client import BROKER, TOPIC, KafkaClient
+from minibroker.client.kafka_client import BROKER, GROUP, TOPIC, KafkaClient
 from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
@@ -70,6 +73,10 @@ from minibroker_protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from minibroker_protocol.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 
 SOURCES: Final = (
     "UNKNOWN",
@@ -78,22 +85,40 @@ SOURCES: Final = (
     "DYNAMIC_DEFAULT_BROKER_CONFIG",
     "STATIC_BROKER_CONFIG",
     "DEFAULT_CONFIG",
+    "DYNAMIC_BROKER_LOGGER_CONFIG",
+    "DYNAMIC_CLIENT_METRICS_CONFIG",
+    "DYNAMIC_GROUP_CONFIG",
 )
 """Names of config sources, by Kafka's numbers."""
+
+OWN_SOURCES: Final = {
+    TOPICS: "DYNAMIC_TOPIC_CONFIG",
+    CLIENT_METRICS: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    GROUPS: "DYNAMIC_GROUP_CONFIG",
+}
+"""Source of configs that are set for one entity of a type other than brokers."""
 
 LINES_MAX: Final = 500
 """Maximum number of lines of a quota file in one request."""
 
-RESOURCE_TYPES: Final = {TOPICS: TOPIC, BROKERS: BROKER}
+RESOURCE_TYPES: Final = {
+    TOPICS: TOPIC,
+    BROKERS: BROKER,
+    CLIENT_METRICS: kafka_client.CLIENT_METRICS,
+    GROUPS: GROUP,
+}
 QUOTA_TITLES: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
 SET, DELETE = 0, 1
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 SHORT_NAMES: Final = {kind: kind.removesuffix("s") for kind in TYPES}
+OPTIONS: Final = {**SHORT_NAMES, CLIENT_METRICS: CLIENT_METRICS}
+"""Names of the short options."""
 
 EXAMPLES = examples(
     "minibroker configs --entity-type topics --entity-name cats --describe",
     "minibroker configs --topic cats --alter --add-config cleanup.policy=[compact,delete]",
     "minibroker configs --broker-defaults --alter --add-config max.connections=100",
+    "minibroker configs --group cat-lovers --alter --add-config share.auto.offset.reset=earliest",
     "minibroker configs --ip 127.0.0.1 --alter --add-config connection_creation_rate=10",
     "minibroker configs --user alice --alter --add-config 'SCRAM-SHA-512=[password=secret]'",
     "minibroker configs --ip 127.0.0.1 --alter --delete-config connection_creation_rate",
@@ -160,8 +185,7 @@ def _entity_options(function: Any) -> Any:
         option = click.option(f"--{short}-defaults", is_flag=True, help=f"The default of {kind}.")
         function = option(function)
     for kind in reversed(TYPES):
-        short = SHORT_NAMES[kind]
-        option = click.option(f"--{short}", metavar="NAME", help=f"One of the {kind}.")
+        option = click.option(f"--{OPTIONS[kind]}", metavar="NAME", help=f"One of the {kind}.")
         function = option(function)
     return function
 
@@ -208,7 +232,7 @@ def configs(ctx: click.Context, /, servers: BootstrapServers, **given: Any) -> N
     entities = chosen(
         from_long_options(ctx.meta[__name__]),
         from_short_options(
-            {kind: given[SHORT_NAMES[kind]] for kind in TYPES},
+            {kind: given[OPTIONS[kind].replace("-", "_")] for kind in TYPES},
             {kind: given[f"{SHORT_NAMES[kind]}_defaults"] for kind in DEFAULTS},
         ),
         alter=given["alter"],
@@ -265,6 +289,9 @@ def _in_zookeeper(
 ) -> None:
     if given["everything"]:
         raise InvalidUsage("--bootstrap-server must be specified for --all")
+    for kind in (CLIENT_METRICS, GROUPS):
+        if kind in entities.types:
+            raise InvalidUsage(f"--bootstrap-server must be specified for {kind}")
     from minibroker.cli import (
         zookeeper_configs as stored,  # Imports modules of the broker, and kazoo.
     )
@@ -385,8 +412,10 @@ def _resource_configs(
     """Describe the configs of one resource, by name: all, or those set for it."""
     broker = _broker(client, kind, name)
     configs = client.configs(RESOURCE_TYPES[kind], name, broker_id=broker)
-    own = 1 if kind == TOPICS else 2 if name else 3
-    shown = (config for config in configs if everything or config.config_source == own)
+    own = OWN_SOURCES.get(kind) or (
+        "DYNAMIC_BROKER_CONFIG" if name else "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    )
+    shown = (config for config in configs if everything or _source(config.config_source) == own)
     return sorted(shown, key=lambda config: config.name)
 
 
@@ -398,6 +427,12 @@ def _describe(client: KafkaClient, entities: Entities, *, everything: bool) -> N
             infos = ", ".join(f"{name}=iterations={count}" for name, count in iterations.items())
             emit(f"SCRAM credential configs for user-principal '{user}' are {infos}")
         return
+    if kind in (CLIENT_METRICS, GROUPS) and entities.names and not everything:
+        (name,) = entities.names
+        if name not in _all_names(client, kind):
+            what = f"{SHORT_NAMES[kind]} '{name}'"
+            emit(f"The {what} doesn't exist and doesn't have dynamic config.")
+            return
     for name in entities.names or _all_names(client, kind):
         if name:
             emit(
@@ -447,6 +482,13 @@ def _described(
 
 
 def _all_names(client: KafkaClient, kind: str) -> list[str]:
+    if kind in (CLIENT_METRICS, GROUPS):
+        request = ListConfigResourcesRequest(resource_types=[RESOURCE_TYPES[kind]])
+        reply = client.send(request, ListConfigResourcesResponse)
+        check(f"configs of {kind}", reply.error_code)
+        configured = {resource.resource_name for resource in reply.config_resources}
+        groups = client.groups() if kind == GROUPS else []
+        return sorted(configured | {group.group_id for group in groups})
     cluster = client.metadata()
     if kind == TOPICS:
         return sorted(topic.name or "" for topic in cluster.topics)

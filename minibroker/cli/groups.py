@@ -63,13 +63,10 @@ DELETE_EXAMPLES = examples("minibroker groups delete cat-lovers")
 @click.option("--json", is_flag=True, help="Print one JSON object per line.")
 def list_(servers: BootstrapServers, json: bool) -> None:
     """List groups and their states."""
-    rows = []
     with KafkaClient(*servers) as client:
-        for broker in client.metadata([]).brokers:
-            reply = client.send(ListGroupsRequest(), ListGroupsResponse, broker.node_id)
-            check("list of groups", reply.error_code)
-            rows += [(item.group_id, item.group_state, item.protocol_type) for item in reply.groups]
-    rows.sort()
+        rows = sorted(
+            (item.group_id, item.group_state, item.protocol_type) for item in client.groups()
+        )
     if json:
         for row in rows:
             emit(json_line(dict(zip(("group", "state", "type"), row, strict=True))))

@@ -38,6 +38,11 @@ from minibroker_protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from minibroker_protocol.messages.list_groups import (
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from minibroker_protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -50,7 +55,14 @@ from minibroker_protocol.schema import Message
 RETRY_BACKOFF_S: Final = 0.1
 TOPIC: Final = 2
 BROKER: Final = 4
-RESOURCE_NAMES: Final = {TOPIC: "topic", BROKER: "broker"}
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+RESOURCE_NAMES: Final = {
+    TOPIC: "topic",
+    BROKER: "broker",
+    CLIENT_METRICS: "client-metric",
+    GROUP: "group",
+}
 """Types of resources, by Kafka's numbers."""
 
 NOT_IDEMPOTENT: Final = frozenset(
@@ -175,6 +187,15 @@ class KafkaClient:
         what = f"{RESOURCE_NAMES[resource_type]} {name}".rstrip()
         check(what, result.error_code, result.error_message)
         return result.configs
+
+    def groups(self) -> list[ListedGroup]:
+        """List the groups of all brokers."""
+        found = []
+        for broker in self.metadata([]).brokers:
+            reply = self.send(ListGroupsRequest(), ListGroupsResponse, broker.node_id)
+            check("list of groups", reply.error_code)
+            found += reply.groups
+        return found
 
     def coordinator(self, group_id: str) -> int:
         """Find the broker id of a group's coordinator."""

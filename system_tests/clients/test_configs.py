@@ -95,6 +95,8 @@ def admin(own: RunningBroker) -> AdminClient:
         (["--entity-type", "brokers", "--entity-name", "1"], "max.connections=500"),
         (["--broker-defaults"], "log.cleanup.policy=[compact,delete]"),
         (["--broker", "1"], "listener.name.plaintext.max.connections=400"),
+        (["--group", "workers"], "share.auto.offset.reset=earliest"),
+        (["--client-metrics", "all"], "metrics=org.apache.kafka.producer."),
         (["--ip", "127.0.0.9"], f"{RATE}=100"),
         (["--entity-type", "ips", "--entity-default"], f"{RATE}=200"),
         (["--client", "c d"], "producer_byte_rate=1048576"),

@@ -107,6 +107,73 @@ def test_broker_configs_are_altered_for_one_or_all(configs: Configs) -> None:
     assert configs("--broker", "1", "--describe") == described[:1]
 
 
+def test_group_configs_are_altered_and_described(configs: Configs, own: MiniBroker) -> None:
+    missing = "The group 'cats' doesn't exist and doesn't have dynamic config."
+    assert configs("--group", "cats", "--describe") == [missing]
+    add = "share.auto.offset.reset=earliest,share.delivery.count.limit=3"
+    assert configs("--group", "cats", "--alter", "--add-config", add) == [
+        "Completed updating config for group cats."
+    ]
+    long = ("--entity-type", "groups", "--entity-name", "cats")
+    heading = "Dynamic configs for group cats are:"
+    reset = (
+        "  share.auto.offset.reset=earliest sensitive=false synonyms={"
+        "DYNAMIC_GROUP_CONFIG:share.auto.offset.reset=earliest, "
+        "DEFAULT_CONFIG:share.auto.offset.reset=latest}"
+    )
+    limit = (
+        "  share.delivery.count.limit=3 sensitive=false synonyms={"
+        "DYNAMIC_GROUP_CONFIG:share.delivery.count.limit=3, "
+        "DEFAULT_CONFIG:group.share.delivery.count.limit=5}"
+    )
+    assert configs(*long, "--describe") == [heading, reset, limit]
+    both = ("--delete-config", "share.auto.offset.reset,share.delivery.count.limit")
+    assert configs(*long, "--alter", *both) == ["Completed updating config for group cats."]
+    assert configs(*long, "--describe") == [missing]
+    heading, *described = configs(*long, "--describe", "--all")
+    assert heading == "All configs for group cats are:"
+    assert any(line.startswith("  share.isolation.level=read_uncommitted ") for line in described)
+
+
+def test_client_metrics_are_altered_and_described(configs: Configs) -> None:
+    missing = "The client-metric 'all' doesn't exist and doesn't have dynamic config."
+    assert configs("--client-metrics", "all", "--describe") == [missing]
+    alter = ("--client-metrics", "all", "--alter")
+    completed = ["Completed updating config for client-metric all."]
+    assert configs(*alter, "--add-config", "interval.ms=1000") == completed
+    described = [
+        "Dynamic configs for client-metric all are:",
+        (
+            "  interval.ms=1000 sensitive=false synonyms={"
+            "DYNAMIC_CLIENT_METRICS_CONFIG:interval.ms=1000}"
+        ),
+    ]
+    assert configs("--entity-type", "client-metrics", "--describe") == described
+    assert configs(*alter, "--delete-config", "interval.ms") == completed
+    assert configs("--client-metrics", "all", "--describe") == [missing]
+
+
+def test_all_groups_with_members_or_configs_are_described(
+    configs: Configs, own: MiniBroker
+) -> None:
+    config = "consumer.heartbeat.interval.ms=6000"
+    configs("--group", "dogs", "--alter", "--add-config", config)
+    own.create_topic("pets")
+    server = ("-b", own.bootstrap_servers)
+    CliRunner().invoke(app, ["produce", "pets", "Tom", *server])
+    taken = ["--group", "cats", "--from-beginning", "--max-messages", "1"]
+    assert CliRunner().invoke(app, ["consume", "pets", *taken, *server]).exit_code == 0
+    lines = configs("--entity-type", "groups", "--describe")
+    assert [line.split("=")[0] for line in lines] == [
+        "Dynamic configs for group cats are:",
+        "Dynamic configs for group dogs are:",
+        "  consumer.heartbeat.interval.ms",
+    ]
+    (shown,) = configs("--group", "dogs", "--describe", "--json")
+    assert json.loads(shown)["source"] == "DYNAMIC_GROUP_CONFIG"
+    assert json.loads(shown)["entity"] == {"group": "dogs"}
+
+
 def test_user_and_client_quotas_are_altered_and_described(configs: Configs) -> None:
     both = ("--user", "u", "--client-defaults")
     assert configs(*both, "--alter", "--add-config", "producer_byte_rate=1024") == [
@@ -165,6 +232,11 @@ def test_add_config_file_sets_its_configs(configs: Configs, tmp_path: Path) -> N
         ("--broker 2 --describe", "expected 1 or empty string, but received 2"),
         ("--broker 1 --alter --add-config max.connections=x", "INVALID_REQUEST: Invalid value x"),
         ("--broker 1 --alter --add-config num.io.threads=3", "Cannot update these configs dynam"),
+        ("--entity-type groups --alter --add-config a=1", "name must be specified with groups"),
+        ("--group g --alter --add-config colour=1", "Unknown group config name: colour"),
+        ("--group g --alter --delete-config share.isolation.level", "Invalid config(s): share.is"),
+        ("--zookeeper localhost:1 --group g --describe", "must be specified for groups"),
+        ("--client-metrics m --alter --add-config colour=1", "Unknown client metrics config"),
         ("--topic gone --alter --add-config retention.ms=1", "UNKNOWN_TOPIC_OR_PARTITION"),
         ("--ip A,B --describe", "valid IP or resolvable host"),
         ("--ip 1.2.3.4 --alter --add-config colour=1", "Unexpected config names: colour"),

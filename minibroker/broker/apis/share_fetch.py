@@ -298,6 +298,7 @@ def _fetch_parts(
         owner: SharePart(
             session.key,
             session.connection,
+            _sessions(ctx).processor,
             tuple(acknowledgements.get(owner, ())),
             tuple(fetched.get(owner, ())) if wants else (),
             limits,
@@ -447,7 +448,7 @@ def _split_acknowledge(ctx: Context, request: ShareAcknowledgeRequest) -> Mappin
         session.advance()
     shared = _Shared(ctx, *key, ctx.version >= 2, ctx.version >= 2 and request.is_renew_ack)
     parts: dict[Owner, SharePart] = {}
-    empty = SharePart(key, session.connection, ends=ends)
+    empty = SharePart(key, session.connection, _sessions(ctx).processor, ends=ends)
     for topic_id, index in session.unreported if ends else ():
         name = ctx.image.topic_names.get(topic_id)
         if name is not None:

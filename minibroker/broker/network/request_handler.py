@@ -156,7 +156,9 @@ class RequestHandler:
             session_ids(env.index, env.processors),
             env.random.randrange,
         )
-        self.share_sessions = ShareSessionCache(env.settings[GROUP_SHARE_MAX_SHARE_SESSIONS])
+        self.share_sessions = ShareSessionCache(
+            env.settings[GROUP_SHARE_MAX_SHARE_SESSIONS], env.index
+        )
         env.metrics.watch_fetch_sessions(self._fetch_session_figures)
         self._log = EventLog(env.name)
         self.observers: tuple[RequestObserver, ...] = ()
@@ -363,7 +365,7 @@ class RequestHandler:
     async def release_shares(self, connection: str, members: Sequence[MemberKey]) -> None:
         """Let all owners release the records of members whose connection is closed."""
         for member in members:
-            part = SharePart(member, connection, ends=True)
+            part = SharePart(member, connection, self._env.index, ends=True)
             for owner in range(self._env.workers):
                 request = ApiPart(ApiKey.SHARE_ACKNOWLEDGE, part)
                 peer = self.owners[owner]
@@ -457,10 +459,11 @@ class RequestHandler:
             for observer in self.observers:
                 observer.answering(cost, None, size)
             cost.sent_bytes = await send_response(cost.client.stream, self._files, start, chunks)
-        if header.api_key == _FETCH:
+        if header.api_key in (_FETCH, _SHARE_FETCH):
             for topic in cost.response.responses:
+                name = topic.topic if header.api_key == _FETCH else None
                 size = sum(len(partition.records or b"") for partition in topic.partitions)
-                self._count_fetched(topic.topic, topic.topic_id, size)
+                self._count_fetched(name, topic.topic_id, size)
 
     def _count_fetched(self, name: str | None, topic_id: Uuid, size_bytes: int) -> None:
         topic = name or self._metadata_client.image.topic_names.get(topic_id, OTHER)

@@ -8,13 +8,13 @@ that request from each other cannot block. Kafka's brokers send such requests th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import trio
 
-from minibroker.broker.process.environment import WORKER, Environment, role_name
+from minibroker.broker.process.environment import PROCESSOR, WORKER, Environment, role_name
 from minibroker.broker.process.messages import ApiPart, ApiReply, RegisterRole
 from minibroker.broker.settings import QUEUED_MAX_REQUESTS
 from minibroker.runtime.channel import Channel
@@ -129,16 +129,28 @@ class _Connection:
 class ConnectedRoles:
     """The connections of one worker; ``run`` must be running."""
 
-    def __init__(self, env: Environment, handle: Callable[[Any], Any]) -> None:
-        """``handle`` executes a request and returns its reply, or an awaitable of it."""
+    def __init__(
+        self,
+        env: Environment,
+        handle: Callable[[Any], Any],
+        on_processor_lost: Callable[..., Awaitable[None]],
+    ) -> None:
+        """``handle`` executes a request and returns its reply, or an awaitable of it.
+
+        ``on_processor_lost`` is started with the number of a processor when another process of it
+        registers, which has to wait until the task is started.
+        """
         self._env = env
         self._handle = handle
+        self._on_processor_lost = on_processor_lost
         self._connections: dict[tuple[str, int], _Connection] = {}
+        self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
         """Accept and serve connections until cancelled."""
         listener = self._env.transport.listen(self._env.name)
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             while True:
                 nursery.start_soon(self._serve, await listener.accept())
 
@@ -174,3 +186,6 @@ class ConnectedRoles:
         if previous is not None:
             previous.rpc.close()
             await previous.closed.wait()
+            if registration.role == PROCESSOR:
+                assert self._nursery is not None
+                await self._nursery.start(self._on_processor_lost, registration.number)

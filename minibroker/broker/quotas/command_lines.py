@@ -35,7 +35,8 @@ from minibroker.broker.quotas.types import (
 )
 
 TOPICS, CLIENTS, USERS, BROKERS, IPS = "topics", "clients", "users", "brokers", "ips"
-TYPES: Final = (TOPICS, CLIENTS, USERS, BROKERS, IPS)
+CLIENT_METRICS, GROUPS = "client-metrics", "groups"
+TYPES: Final = (TOPICS, CLIENTS, USERS, BROKERS, IPS, CLIENT_METRICS, GROUPS)
 """In the order in which short options count, whatever their order on the command line."""
 
 QUOTA_TYPES: Final = {IPS: "ip", USERS: "user", CLIENTS: "client-id"}

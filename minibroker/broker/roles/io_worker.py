@@ -190,7 +190,6 @@ class _Worker:
         self._replicas = ReplicaManager(
             self._logs, env.settings[NODE_ID], self.fetch_watches.changed
         )
-        self._connected = ConnectedRoles(env, self._handle_request)
         self._producer_ids = range(0)
         self._work_thread = WorkThread(env.work_time)
         self._links = WorkerLinks(env)
@@ -221,6 +220,7 @@ class _Worker:
             open_partition=partial(self._internal_partition, SHARE_STATE_TOPIC),
         )
         self.shares = ShareService(self._share_environment())
+        self._connected = ConnectedRoles(env, self._handle_request, self.shares.end_sessions)
         self._flusher = LogFlusher(env, self._logs)
         self.cleaner = LogCleaner(env, self._logs, self._flusher.flush, self)
         self._watch_metrics()

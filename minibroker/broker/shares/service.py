@@ -75,6 +75,8 @@ class SharePart(NamedTuple):
 
     member: MemberKey
     connection: str
+    processor: int
+    """The network processor of the connection."""
     acknowledgements: tuple[tuple[TopicPartition, tuple[Acknowledgement, ...]], ...] = ()
     fetched: tuple[TopicPartition, ...] = ()
     limits: AcquireLimits = AcquireLimits(0)
@@ -175,8 +177,8 @@ class ShareService:
         self._env = env
         self._cache: dict[CacheKey, _Cached] = {}
         self._loading: dict[CacheKey, trio.Event] = {}
-        self._sessions: dict[MemberKey, str] = {}
-        """The connection of each member's session."""
+        self._sessions: dict[MemberKey, tuple[str, int]] = {}
+        """The connection of each member's session, and its network processor."""
         self.acknowledged: Counter[int] = Counter()
         """Records that were acknowledged, by type."""
         self.expired_records = 0
@@ -189,7 +191,7 @@ class ShareService:
 
     async def execute(self, part: SharePart) -> ShareReply:
         """Carry out a part of a request."""
-        self._sessions[part.member] = part.connection
+        self._sessions[part.member] = part.connection, part.processor
         acknowledged = {}
         for (topic, index), acknowledgements in part.acknowledgements:
             key = part.member.group_id, topic, index
@@ -201,7 +203,7 @@ class ShareService:
 
     async def end_session(self, member: MemberKey, connection: str) -> None:
         """Release the records of a member, unless it has another session by now."""
-        if self._sessions.get(member) != connection:
+        if self._sessions.get(member, ("", 0))[0] != connection:
             return
         del self._sessions[member]
         settings = self._settings(member.group_id)
@@ -214,6 +216,17 @@ class ShareService:
         if not any(each.group_id == member.group_id for each in self._sessions):
             for key in keys:  # The next session loads the state, which may have been changed.
                 self._forget(key)
+
+    async def end_sessions(self, processor: int, *, task_status: trio.TaskStatus[None]) -> None:
+        """Release the records of the members whose network processor has ended."""
+        ended = [
+            (member, connection)
+            for member, (connection, served_by) in self._sessions.items()
+            if served_by == processor
+        ]
+        task_status.started()
+        for member, connection in ended:
+            await self.end_session(member, connection)
 
     async def _acknowledge(
         self, key: CacheKey, part: SharePart, acknowledgements: tuple[Acknowledgement, ...]

@@ -78,8 +78,10 @@ class ShareSession:
 class ShareSessionCache:
     """The sessions by member."""
 
-    def __init__(self, sessions_max: int) -> None:
+    def __init__(self, sessions_max: int, processor: int) -> None:
         self._sessions_max = sessions_max
+        self.processor = processor
+        """The index of the network processor."""
         self._sessions: dict[MemberKey, ShareSession] = {}
         self._by_connection: dict[str, dict[MemberKey, None]] = {}
 

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from minibroker.broker.metrics.definitions import TOPIC_BYTES_OUT
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import iter_batches
 from tests.broker.apis.share_client import acquired, errors, share_world
@@ -131,6 +132,46 @@ async def test_closed_connection_releases_records(
         started = trio.current_time()
         assert acquired(await two.fetch(max_wait_ms=10_000)) == {0: [(0, 1, 2)]}
         assert trio.current_time() - started < 1
+
+
+async def test_killed_network_processor_releases_records(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with share_world(tmp_path, autojump_clock, *TWO_WORKERS, "num.network.threads=1") as at:
+        await at.produce(0, 2)
+        await at.produce(1, 1)
+        one = await at.member("m")
+        await one.join()
+        assert acquired(await one.fetch(0, 1)) == {0: [(0, 1, 1)], 1: [(0, 0, 1)]}
+        started = trio.current_time()
+        at.broker.kill("processor-0")
+        await trio.sleep(2)
+        two = await at.member("n")
+        await two.join()
+        assert acquired(await two.fetch(0, 1)) == {0: [(0, 1, 2)], 1: [(0, 0, 2)]}
+        assert trio.current_time() - started < 5
+        late = await at.member("m")
+        await late.fetch(0, 1)
+        refused = errors(await late.acknowledge((0, 0, 1, (ACCEPT,))))
+        assert refused == {0: ErrorCode.INVALID_RECORD_STATE}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_fetched_bytes_are_counted_by_topic(
+    tmp_path: Path, autojump_clock: MockClock, mode: tuple[str, ...]
+) -> None:
+    async with share_world(tmp_path, autojump_clock, *mode, "num.network.threads=1") as world:
+        await world.produce(0, 2)
+        await world.produce(1, 1)
+        member = await world.member("m")
+        await member.join()
+        response = await member.fetch(0, 1)
+        (topic,) = response.responses
+        size = sum(len(partition.records) for partition in topic.partitions)
+        await member.fetch()
+        counters = world.broker.environment("processor-0").metrics.snapshot().counters
+        assert size > 0
+        assert counters[TOPIC_BYTES_OUT.name, ("t",)] == size
 
 
 @pytest.mark.parametrize("by_fetch", [True, False])

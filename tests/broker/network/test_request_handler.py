@@ -94,7 +94,7 @@ class Handler:
         self.served: list[bytes] = []
         self.start: Any = self.start_now
         self.fetch_sessions = SimpleNamespace(clear=lambda: self.served.append(b"sessions"))
-        self.share_sessions = ShareSessionCache(1)
+        self.share_sessions = ShareSessionCache(1, 0)
 
     def serve(self, client: ClientConnection, body: bytes) -> Any:
         return self.start(client, body)

@@ -148,11 +148,18 @@ class Running:
     def __init__(self, make_env: MakeEnvironment, nursery: trio.Nursery) -> None:
         self._env = make_env(WORKER, 0)
         self._nursery = nursery
-        self.roles = ConnectedRoles(self._env, self._handle)
+        self.roles = ConnectedRoles(self._env, self._handle, self._note_lost)
+        self.lost: list[int] = []
         self.has_stopped = False
 
     def _handle(self, request: Any) -> Any:
         return trio.Event().wait() if request == "wait" else ("echo", request)
+
+    async def _note_lost(self, number: int, *, task_status: trio.TaskStatus[None]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.lost.append(number)
+        task_status.started()
+        await trio.sleep_forever()
 
     async def connect(self, role: str, number: int = 0) -> RpcConnection:
         rpc = RpcConnection(await self._env.transport.connect(self._env.name))
@@ -198,6 +205,23 @@ async def test_registration_closes_the_connection_of_the_former_process(
             await wait_all_tasks_blocked()
             await at.connect(PROCESSOR)
         assert await other.request("x") == ("echo", "x")
+
+
+async def test_processor_is_lost_before_its_successor_is_registered(
+    make_env: MakeEnvironment,
+) -> None:
+    async with running(make_env) as at:
+        await at.connect(PROCESSOR, 1)
+        ended, worker = await at.connect(PROCESSOR, 2), await at.connect(WORKER, 3)
+        ended.close()
+        worker.close()
+        await wait_all_tasks_blocked()
+        assert at.lost == []
+        await at.connect(WORKER, 3)
+        await at.connect(PROCESSOR, 2)
+        assert at.lost == [2]
+        await at.connect(PROCESSOR, 1)
+        assert at.lost == [2, 1]
 
 
 async def test_stop_waits_for_processors_and_not_for_workers(

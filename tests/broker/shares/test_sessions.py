@@ -21,7 +21,7 @@ def begun(cache: ShareSessionCache, key: MemberKey = KEY, connection: str = "c")
 
 
 def test_only_the_epoch_of_the_session_continues_it() -> None:
-    cache = ShareSessionCache(10)
+    cache = ShareSessionCache(10, 0)
     assert cache.find(KEY, 1) is ErrorCode.SHARE_SESSION_NOT_FOUND
     session = begun(cache)
     assert cache.find(KEY, 2) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
@@ -33,7 +33,7 @@ def test_only_the_epoch_of_the_session_continues_it() -> None:
 
 
 def test_new_session_replaces_that_of_the_member() -> None:
-    cache = ShareSessionCache(1)
+    cache = ShareSessionCache(1, 0)
     begun(cache)
     second = begun(cache, connection="d")
     assert cache.find(KEY, 1) is second
@@ -45,7 +45,7 @@ def test_new_session_replaces_that_of_the_member() -> None:
 
 
 def test_partition_is_reported_if_it_is_new_has_records_or_failed() -> None:
-    session = begun(ShareSessionCache(1))
+    session = begun(ShareSessionCache(1, 0))
     session.update([C], [A])
     assert session.reports(C, has_records=False, failed=False)
     assert not session.reports(C, has_records=False, failed=False)
@@ -56,6 +56,6 @@ def test_partition_is_reported_if_it_is_new_has_records_or_failed() -> None:
 
 
 def test_each_epoch_begins_with_another_partition() -> None:
-    session = begun(ShareSessionCache(1))
+    session = begun(ShareSessionCache(1, 0))
     assert session.rotated(1) == [A, B]
     assert session.rotated(2) == [B, A]
