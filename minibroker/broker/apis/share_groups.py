@@ -472,16 +472,23 @@ def _merge_offsets(
         found = dict.fromkeys(range(len(request.groups)), unserved)
     return DescribeShareGroupOffsetsResponse(
         groups=[
-            _offsets_group(ctx, group.group_id, found.get(number, OffsetsReply()))
+            _offsets_group(ctx, group, found.get(number, OffsetsReply()))
             for number, group in enumerate(request.groups)
         ]
     )
 
 
 def _offsets_group(
-    ctx: Context, group_id: str, reply: OffsetsReply
+    ctx: Context, group: offsets.DescribeShareGroupOffsetsRequestGroup, reply: OffsetsReply
 ) -> offsets.DescribeShareGroupOffsetsResponseGroup:
-    topics: dict[str, offsets.DescribeShareGroupOffsetsResponseTopic] = {}
+    # Kafka returns unknown topics also if no partition of them is requested.
+    topics = {
+        topic.topic_name: offsets.DescribeShareGroupOffsetsResponseTopic(
+            topic_name=topic.topic_name, topic_id=ZERO_UUID
+        )
+        for topic in group.topics or ()
+        if reply.error is ErrorCode.NONE and topic.topic_name not in ctx.image.topics
+    }
     for name, index, shown in reply.found:
         known = ctx.image.topics.get(name)
         topic = topics.setdefault(
@@ -499,7 +506,7 @@ def _offsets_group(
             )
         )
     return offsets.DescribeShareGroupOffsetsResponseGroup(
-        group_id=group_id, topics=list(topics.values()), error_code=reply.error
+        group_id=group.group_id, topics=list(topics.values()), error_code=reply.error
     )
 
 
