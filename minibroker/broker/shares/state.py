@@ -41,6 +41,8 @@ class RecordState(enum.IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
+    """Kafka 4.4 writes it to a dead-letter queue, which does not exist here. It is only loaded."""
     ARCHIVED = 4
 
     @property

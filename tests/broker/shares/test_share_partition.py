@@ -73,6 +73,14 @@ def acknowledge(
 # Acquire ------------------------------------------------------------------------------------------
 
 
+def test_records_that_kafka_was_archiving_are_not_delivered_again() -> None:
+    share = partition(0, StateBatch(0, 1, AVAILABLE, 1), StateBatch(2, 3, RecordState.ARCHIVING, 5))
+    assert (share.in_flight, share.complete_count) == (2, 2)
+    assert acquire(share, end=6) == [Acquired(0, 1, 2), Acquired(4, 5, 1)]
+    leading = partition(0, StateBatch(0, 1, RecordState.ARCHIVING, 5))
+    assert leading.start_offset == 2
+
+
 def test_records_are_acquired_up_to_the_end_of_a_batch() -> None:
     share = partition()
     assert acquire(share, records=7) == [Acquired(0, 9, 1)]
