@@ -20,11 +20,12 @@ from system_tests.suites.outcomes import from_go
 NAME = "kgo"
 FOLDER = PROJECT / "system_tests" / "suites" / "kgo"
 PACKAGE = "github.com/twmb/franz-go/pkg/kgo"
-SHORT = (
-    "-run=^(TestTxnEtl|TestGroupETL|TestSCRAM.*|TestPing|TestClient_.*|TestConsume.*|TestPause.*)$",
-    "-skip=^(TestTxnEtl|TestGroupETL)$/848",
+_SHORT_TESTS = (
+    "TestTxnEtl|TestGroupETL|TestSCRAM.*|TestPing|TestClient_.*|TestConsume.*|TestPause.*"
+    "|TestShare.*"
 )
-"""The tests that CI runs: those of transactions, groups and records, in half a minute."""
+SHORT = (f"-run=^({_SHORT_TESTS})$", "-skip=^(TestTxnEtl|TestGroupETL)$/848")
+"""The tests that CI runs: transactions, groups, share groups and records, in half a minute."""
 RECORDS = {True: 2_000, False: 50_000}
 """Records of the two long tests in a short and in a complete run."""
 LIMIT_S = {True: 300, False: 1_500}
