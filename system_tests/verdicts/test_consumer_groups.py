@@ -100,10 +100,15 @@ class Group:
         wait_until(lambda: self.view() and loading.hits == 1, "a fetch of offsets to fail")
 
 
-def assert_kept(broker: MiniBroker, client_id: str) -> None:
+def assert_not_broken(broker: MiniBroker, client_id: str) -> dict[str, RuleOutcome]:
     report: ClientReport = judge_client(broker, client_id)
     verdicts = {each.rule.id: each.outcome for each in report.verdicts}
     assert not {rule for rule in RULES if verdicts[rule] is RuleOutcome.BROKEN}, report_text(report)
+    return verdicts
+
+
+def assert_kept(broker: MiniBroker, client_id: str) -> None:
+    verdicts = assert_not_broken(broker, client_id)
     assert verdicts["rejoins-after-fence"] is RuleOutcome.KEPT
     assert verdicts["reports-assignment"] is RuleOutcome.KEPT
 
@@ -177,4 +182,4 @@ def test_java_is_not_accused(
         java.terminate()
         assert java.wait(60) is not None
     consumer.close()
-    assert_kept(journaled, name)
+    assert_not_broken(journaled, name)
