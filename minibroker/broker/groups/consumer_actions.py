@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from minibroker.broker.groups.consumer_change import ChangeContext, replace_member
 from minibroker.broker.groups.consumer_member import ConsumerMember, MemberState
@@ -20,21 +20,13 @@ from minibroker.broker.groups.consumer_records import (
     RecordKind,
     TargetAssignmentMetadata,
 )
-from minibroker.broker.groups.consumer_state import RequestRejected, topics_hash
-from minibroker.broker.groups.group import BY_TEST
+from minibroker.broker.groups.consumer_state import topics_hash
+from minibroker.broker.groups.group import BY_TEST, PlannedAction, RequestRejected
 from minibroker.broker.groups.membership import assigned_partitions
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import Uuid
 
 _Targets: TypeAlias = dict[str, dict[Uuid, list[int]]]
-
-
-class PlannedAction(NamedTuple):
-    """The records of an action, and a line for the log."""
-
-    records: list[ConsumerGroupRecord]
-    note: str
-    affected: int = 1
 
 
 def plan_rebalance(context: ChangeContext) -> PlannedAction:

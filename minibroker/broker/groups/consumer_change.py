@@ -33,7 +33,6 @@ from minibroker.broker.groups.consumer_records import (
 from minibroker.broker.groups.consumer_state import (
     NO_TIMESTAMP,
     ConsumerGroupData,
-    RequestRejected,
     ResolvedRegex,
     all_topics,
     assignors_of,
@@ -43,7 +42,7 @@ from minibroker.broker.groups.consumer_state import (
     topics_of,
 )
 from minibroker.broker.groups.events import ConsumerHeartbeat
-from minibroker.broker.groups.group import ConsumerLimits, GroupTimes
+from minibroker.broker.groups.group import ConsumerLimits, GroupTimes, RequestRejected
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.patterns import CompiledPattern, InvalidPattern, PatternTooCostly
 from minibroker_protocol.errors import ErrorCode

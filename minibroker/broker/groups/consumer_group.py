@@ -21,10 +21,10 @@ KIP-848, 1101, 1251 and 1263.
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from minibroker.broker.groups.classic_group import ClassicGroup
@@ -64,7 +64,6 @@ from minibroker.broker.groups.consumer_records import (
 from minibroker.broker.groups.consumer_state import (
     ConsumerGroupData,
     ConsumerGroupState,
-    RequestRejected,
     all_topics,
     regexes_of,
     topics_hash,
@@ -72,15 +71,12 @@ from minibroker.broker.groups.consumer_state import (
 )
 from minibroker.broker.groups.conversion import classic_group_record, classic_membership
 from minibroker.broker.groups.events import (
-    NO_WAITER,
-    ActionTaken,
     AssignedPartitions,
     AssignmentPlanned,
     CommitRequested,
     CommitResult,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
-    Event,
     GroupRecord,
     GroupReplaced,
     HeartbeatReceived,
@@ -106,14 +102,15 @@ from minibroker.broker.groups.events import (
     TimePassed,
 )
 from minibroker.broker.groups.group import (
-    BY_TEST,
     AfterWrite,
+    ChangeCause,
+    Deadline,
+    EpochGroup,
     GroupLimits,
     GroupTimes,
     Handlers,
-    PendingWrite,
+    RequestRejected,
     WrittenGroup,
-    times_of,
 )
 from minibroker.broker.groups.hooks import REVOKED
 from minibroker.broker.groups.membership import (
@@ -121,42 +118,24 @@ from minibroker.broker.groups.membership import (
     decode_subscription,
     encode_assignment,
 )
-from minibroker.broker.groups.states import StateTransition
-from minibroker.broker.metadata.image import EMPTY, GROUP
 from minibroker.broker.settings.resources import CONSUMER_TIMES
 from minibroker_protocol.errors import ErrorCode
 
 
-class ChangeCause(enum.Enum):
-    """Why the state changes."""
-
-    RECORDS = "records were written"
-    REMOVED = "the group was deleted, unloaded or replaced"
-
-
-class Deadline(enum.Enum):
-    """What ends at a deadline of a member or of the group."""
-
-    SESSION = "its session expired"
-    REVOCATION = "it has not revoked its partitions within the rebalance timeout"
-    JOIN = "the classic member has not joined again within the rebalance timeout"
-    SYNC = "the classic member has not requested its assignment within the rebalance timeout"
-    REGEX = "regular expressions are to be matched"
-
-
-class ConsumerGroup(WrittenGroup):
+class ConsumerGroup(EpochGroup[ConsumerGroupData]):
     """A consumer group."""
 
     type = CONSUMER
     takes_classic_requests = True
     hold_point = REVOKED
+    data_type = ConsumerGroupData
+    declared_times = CONSUMER_TIMES
+    dead_state = ConsumerGroupState.DEAD
 
     def __init__(
         self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
     ) -> None:
         super().__init__(group_id, limits, make_id, time)
-        self.state = ConsumerGroupState.EMPTY
-        self.data = ConsumerGroupData(group_id)
         self.unwritten: tuple[GroupRecord, ...] = ()
         """Records to write before the first others, because they made this group."""
         self.held_revocations: dict[str, OwnedPartitions] = {}
@@ -164,44 +143,12 @@ class ConsumerGroup(WrittenGroup):
         self._released_revocations: dict[str, OwnedPartitions] = {}
         """The same, when no test holds it any more, until the next heartbeat of the member."""
         self._described_topics: frozenset[str] | None = None
-        self._overrides: Mapping[str, str] = EMPTY
-        self._times = limits.consumer.times
-        self._deadlines: dict[tuple[Deadline, str], float] = {}
-
-    @classmethod
-    def restore(
-        cls,
-        group_id: str,
-        records: Sequence[GroupRecord],
-        limits: GroupLimits,
-        make_id: Callable[[], str],
-        time: Moment,
-    ) -> ConsumerGroup:
-        """Create a group from its records."""
-        group = cls(group_id, limits, make_id, time)
-        for record in records:
-            assert isinstance(record, ConsumerGroupRecord)
-            group.data.apply(record)
-        group.state = group.data.current_state()
-        return group
 
     # ------------------------------------------------------------------------------ state
 
     @property
-    def state_name(self) -> str:
-        return self.state.value
-
-    @property
     def protocol_type_name(self) -> str:
         return CONSUMER_PROTOCOL_TYPE
-
-    @property
-    def epoch(self) -> int:
-        return self.data.group_epoch
-
-    @property
-    def members_count(self) -> int:
-        return len(self.data.members)
 
     @property
     def is_idle(self) -> bool:
@@ -213,14 +160,8 @@ class ConsumerGroup(WrittenGroup):
         return preferred_assignor(self.limits.consumer, self.data.assignors)
 
     @property
-    def times(self) -> GroupTimes:
-        """The group's times: its configs, or the settings of the broker."""
-        overrides = self.image.configs.get((GROUP, self.group_id), EMPTY)
-        if overrides is not self._overrides:
-            self._overrides = overrides
-            defaults = self.limits.consumer.times
-            self._times = times_of(self.image, self.group_id, CONSUMER_TIMES, defaults)
-        return self._times
+    def default_times(self) -> GroupTimes:
+        return self.limits.consumer.times
 
     def is_subscribed(self, topic: str) -> bool:
         return topic in self.data.names or any(
@@ -238,9 +179,6 @@ class ConsumerGroup(WrittenGroup):
 
     def validate_offset_delete(self) -> ErrorCode:
         return ErrorCode.NONE
-
-    def validate_delete(self) -> ErrorCode:
-        return ErrorCode.NON_EMPTY_GROUP if self.data.members else ErrorCode.NONE
 
     def expired_offsets(self, wall_ms: int) -> list[tuple[str, int]]:
         """Topic and partition of each offset that is old and whose topic no member consumes."""
@@ -687,9 +625,6 @@ class ConsumerGroup(WrittenGroup):
 
     # ------------------------------------------------------------------------------ internal events
 
-    def _nothing(self, _event: Event) -> None:
-        """Do nothing: ``handle`` checks the deadlines after every event."""
-
     def finish_write(self, event: Persisted) -> None:
         """Apply the records that were written."""
         assert self._write is not None
@@ -709,18 +644,11 @@ class ConsumerGroup(WrittenGroup):
                 timeout = member.rebalance_timeout_ms
                 self._set_deadline(Deadline.REVOCATION, member.member_id, timeout)
 
-    def _removed(self, _event: Removed) -> None:
-        self.data.members.clear()
-        self._deadlines.clear()
-        self._wake_at = None
-        self._note_state(ChangeCause.REMOVED)
-
     # -------------------------------------------------------------------------- requests of tests
 
     def _take_action(self, event: RebalanceRequested | AssignmentPlanned | MemberFenced) -> None:
         context = self._context()
-        replacing: ConsumerMember | None = None
-        new_id = ""
+        start_session: Callable[[], None] | None = None
         try:
             if isinstance(event, RebalanceRequested):
                 action = plan_rebalance(context)
@@ -731,31 +659,16 @@ class ConsumerGroup(WrittenGroup):
                 if member.instance_id is None:
                     action = plan_fence(context, member)
                 else:
-                    replacing, new_id = member, f"{member.instance_id}-{self.make_id()}"
+                    new_id = f"{member.instance_id}-{self.make_id()}"
                     action = plan_replacement(context, member, new_id)
+                    timeout_ms = self._session_timeout_ms(member)
+                    start_session = partial(
+                        self._set_deadline, Deadline.SESSION, new_id, timeout_ms
+                    )
         except RequestRejected as rejected:
             self._reject(rejected.error, rejected.text)
-            return
-
-        def then(error: ErrorCode) -> None:
-            if error is ErrorCode.NONE and replacing is not None:
-                self._set_deadline(Deadline.SESSION, new_id, self._session_timeout_ms(replacing))
-            failed = error is not ErrorCode.NONE
-            self._answer(NO_WAITER, ActionTaken(error, affected=0 if failed else action.affected))
-
-        self._log(action.note)
-        self._persist(action.records, then)
-
-    def _expire_member(self, event: MemberExpired) -> None:
-        member = self.data.members.get(event.member_id)
-        if member is None:
-            self._reject(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no member {event.member_id!r}")
-            return
-
-        def then(error: ErrorCode) -> None:
-            self._answer(NO_WAITER, ActionTaken(error, affected=int(error is ErrorCode.NONE)))
-
-        self._remove_members([member], BY_TEST, then)
+        else:
+            self._carry_out(action, start_session)
 
     # ------------------------------------------------------------------------- records
 
@@ -767,8 +680,7 @@ class ConsumerGroup(WrittenGroup):
         after = self.data.members.get(name)
         if before is not None and after is None:
             self._forget_revocation(name)
-            for kind in Deadline:
-                self._deadlines.pop((kind, name), None)
+            self._forget_deadlines(name)
         elif before is not None and after is not None:
             self._time_revocation(before, after)
 
@@ -786,22 +698,7 @@ class ConsumerGroup(WrittenGroup):
     # ------------------------------------------------------------------------- decisions
 
     def _persist(self, records: Sequence[GroupRecord], then: AfterWrite) -> None:
-        """Write records; ``then`` is called with the result, at once if there are none."""
-        if records or self.unwritten:
-            self._write = PendingWrite((*self.unwritten, *records), then)
-        else:
-            then(ErrorCode.NONE)
-
-    def _note_failure(self, error: ErrorCode) -> None:
-        if error is not ErrorCode.NONE:
-            self._log(f"could not be written: {error.name}")
-
-    def _note_state(self, cause: ChangeCause) -> None:
-        before = self.state
-        is_removed = cause is ChangeCause.REMOVED
-        self.state = ConsumerGroupState.DEAD if is_removed else self.data.current_state()
-        if self.state is not before:
-            self.past_transitions.append(StateTransition(self.time.now, before, cause, self.state))
+        super()._persist((*self.unwritten, *records), then)
 
     # ------------------------------------------------------------------------------- time
 
@@ -809,28 +706,11 @@ class ConsumerGroup(WrittenGroup):
         classic = member.classic
         return self.times.session_timeout_ms if classic is None else classic.session_timeout_ms
 
-    def _set_deadline(self, kind: Deadline, member_id: str, after_ms: int) -> None:
-        deadline = self.time.now + after_ms / 1000
-        self._deadlines[kind, member_id] = deadline
-        self._wake_by(deadline)
-
-    def _run_due(self) -> None:
-        """Handle expired deadlines, earliest first. Stop when the group must be written."""
-        while self._write is None and self._wake_at is not None and self._wake_at <= self.time.now:
-            earliest = min(self._deadlines, key=self._deadlines.__getitem__, default=None)
-            if earliest is None:
-                self._wake_at = None
-                return
-            self._wake_at = self._deadlines[earliest]
-            if self._wake_at > self.time.now:
-                return
-            del self._deadlines[earliest]
-            kind, member_id = earliest
-            if kind is Deadline.REGEX:
-                self._match_regexes()
-            elif member_id in self.data.members:
-                text = f"member {member_id} is fenced because {kind.value}"
-                self._remove_members([self.data.members[member_id]], text, self._note_failure)
+    def _reach(self, kind: Deadline, member_id: str) -> None:
+        if kind is Deadline.REGEX:
+            self._match_regexes()
+        else:
+            super()._reach(kind, member_id)
 
     HANDLERS: ClassVar[Handlers] = {
         ConsumerHeartbeat: _handle_heartbeat,
@@ -841,14 +721,14 @@ class ConsumerGroup(WrittenGroup):
         SharesChanged: WrittenGroup.refuse_shares,
         CommitRequested: _commit,
         LeaveRequested: _classic_leave,
-        TimePassed: _nothing,
+        TimePassed: EpochGroup.nothing,
         Persisted: finish_write,
         RebalanceReleased: _release_revocation,
         Restored: _restored,
-        Removed: _removed,
+        Removed: EpochGroup.removed,
         RebalanceRequested: _take_action,
         AssignmentPlanned: _take_action,
-        MemberExpired: _expire_member,
+        MemberExpired: EpochGroup.expire_member,
         MemberFenced: _take_action,
     }
 

@@ -33,6 +33,7 @@ from minibroker.broker.groups.consumer_records import (
     TargetAssignmentMetadata,
     TargetTopicPartitions,
 )
+from minibroker.broker.groups.group import RequestRejected
 from minibroker.broker.metadata.image import Image, Topic
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import Uuid
@@ -71,15 +72,6 @@ class Owner(NamedTuple):
 
     member_id: str
     epoch: int
-
-
-class RequestRejected(Exception):
-    """A request is answered with an error."""
-
-    def __init__(self, error: ErrorCode, text: str = "") -> None:
-        super().__init__(text)
-        self.error = error
-        self.text = text
 
 
 class ConsumerGroupData:

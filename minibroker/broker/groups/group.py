@@ -2,7 +2,8 @@
 
 The group manager, the offsets log and the service use groups only through this interface, except in
 the requests of one group type, such as JoinGroup. It must never contain a rule of one type. To add
-a type, derive a class from ``WrittenGroup``, which has what all types have in common, add it to
+a type, derive a class from ``WrittenGroup``, which has what all types have in common, or from
+``EpochGroup``, which has what all types with member epochs have in common, add it to
 ``group_manager.GROUP_TYPES``, and add the decoders of its records to ``records.RECORD_DECODERS``.
 Invariant: a group changes only in ``handle``. Kafka's counterpart is the interface ``Group`` of its
 group coordinator.
@@ -15,11 +16,12 @@ Kafka, these are in ``GroupCoordinatorConfig`` and the topic configuration of
 
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from minibroker.broker.groups.events import (
     NO_WAITER,
@@ -30,9 +32,11 @@ from minibroker.broker.groups.events import (
     GroupRecord,
     JoinRequested,
     LogLine,
+    MemberExpired,
     Moment,
     Persist,
     Persisted,
+    Removed,
     Result,
     ShareHeartbeat,
     ShareHeartbeatResult,
@@ -410,3 +414,209 @@ class WrittenGroup(Group):
 
     def _log(self, text: str) -> None:
         self._decisions.append(LogLine(f"group {self.group_id!r} {text}"))
+
+
+# What all types with member epochs have in common -------------------------------------------------
+
+
+class RequestRejected(Exception):
+    """A request is answered with an error."""
+
+    def __init__(self, error: ErrorCode, text: str = "") -> None:
+        super().__init__(text)
+        self.error = error
+        self.text = text
+
+
+class PlannedAction(NamedTuple):
+    """The records of an action of a test, and a line for the log."""
+
+    records: Sequence[GroupRecord]
+    note: str
+    affected: int = 1
+
+
+class ChangeCause(enum.Enum):
+    """Why the state changes."""
+
+    RECORDS = "records were written"
+    REMOVED = "the group was deleted, unloaded or replaced"
+
+
+class Deadline(enum.Enum):
+    """What ends at a deadline of a member or of the group."""
+
+    SESSION = "its session expired"
+    REVOCATION = "it has not revoked its partitions within the rebalance timeout"
+    JOIN = "the classic member has not joined again within the rebalance timeout"
+    SYNC = "the classic member has not requested its assignment within the rebalance timeout"
+    REGEX = "regular expressions are to be matched"
+
+
+class EpochData(Protocol):
+    """What the records of a group say."""
+
+    group_epoch: int
+
+    @property
+    def members(self) -> MutableMapping[str, Any]: ...
+
+    def apply(self, record: Any) -> None: ...
+
+    def current_state(self) -> enum.Enum: ...
+
+
+D = TypeVar("D", bound=EpochData)
+
+
+class EpochGroup(WrittenGroup, Generic[D]):
+    """A group whose members follow a target that the coordinator computes, from epoch to epoch.
+
+    The state changes only by records: when they are written, they are applied as they are when a
+    log is loaded.
+    """
+
+    data_type: ClassVar[type[Any]]
+    declared_times: ClassVar[Sequence[Setting[int]]]
+    """The configs of a group that replace the fields of ``GroupTimes``."""
+    dead_state: ClassVar[enum.Enum]
+
+    def __init__(
+        self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
+    ) -> None:
+        super().__init__(group_id, limits, make_id, time)
+        self.data: D = self.data_type(group_id)
+        self.state = self.data.current_state()
+        self._overrides: Mapping[str, str] = EMPTY
+        self._times = self.default_times
+        self._deadlines: dict[tuple[Deadline, str], float] = {}
+
+    @classmethod
+    def restore(
+        cls,
+        group_id: str,
+        records: Sequence[GroupRecord],
+        limits: GroupLimits,
+        make_id: Callable[[], str],
+        time: Moment,
+    ) -> Self:
+        """Create a group from its records."""
+        group = cls(group_id, limits, make_id, time)
+        for record in records:
+            group.data.apply(record)
+        group.state = group.data.current_state()
+        return group
+
+    @property
+    @abstractmethod
+    def default_times(self) -> GroupTimes:
+        """The settings of the broker."""
+
+    @property
+    def times(self) -> GroupTimes:
+        """The group's times: its configs, or the settings of the broker."""
+        overrides = self.image.configs.get((GROUP, self.group_id), EMPTY)
+        if overrides is not self._overrides:
+            self._overrides = overrides
+            self._times = times_of(
+                self.image, self.group_id, self.declared_times, self.default_times
+            )
+        return self._times
+
+    @property
+    def state_name(self) -> str:
+        return str(self.state.value)
+
+    @property
+    def epoch(self) -> int:
+        return self.data.group_epoch
+
+    @property
+    def members_count(self) -> int:
+        return len(self.data.members)
+
+    def validate_delete(self) -> ErrorCode:
+        return ErrorCode.NON_EMPTY_GROUP if self.data.members else ErrorCode.NONE
+
+    @abstractmethod
+    def _remove_members(self, members: Sequence[Any], reason: str, then: AfterWrite) -> None:
+        """Remove members."""
+
+    def nothing(self, _event: Event) -> None:
+        """Do nothing: ``handle`` checks the deadlines after every event."""
+
+    def removed(self, _event: Removed) -> None:
+        """End the group; what it has is of no use any more."""
+        self.data.members.clear()
+        self._deadlines.clear()
+        self._wake_at = None
+        self._note_state(ChangeCause.REMOVED)
+
+    def _note_state(self, cause: ChangeCause) -> None:
+        before = self.state
+        is_removed = cause is ChangeCause.REMOVED
+        self.state = self.dead_state if is_removed else self.data.current_state()
+        if self.state is not before:
+            self.past_transitions.append(StateTransition(self.time.now, before, cause, self.state))
+
+    def expire_member(self, event: MemberExpired) -> None:
+        """Remove a member by request of a test."""
+        member = self.data.members.get(event.member_id)
+        if member is None:
+            self._reject(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no member {event.member_id!r}")
+            return
+
+        def then(error: ErrorCode) -> None:
+            self._answer(NO_WAITER, ActionTaken(error, affected=int(error is ErrorCode.NONE)))
+
+        self._remove_members([member], BY_TEST, then)
+
+    def _carry_out(self, action: PlannedAction, done: Callable[[], None] | None = None) -> None:
+        """Write what a test has requested, and answer it; ``done`` is called when it is written."""
+
+        def then(error: ErrorCode) -> None:
+            failed = error is not ErrorCode.NONE
+            if done is not None and not failed:
+                done()
+            self._answer(NO_WAITER, ActionTaken(error, affected=0 if failed else action.affected))
+
+        self._log(action.note)
+        self._persist(action.records, then)
+
+    def _persist(self, records: Sequence[GroupRecord], then: AfterWrite) -> None:
+        """Write records; ``then`` is called with the result, at once if there are none."""
+        if records:
+            self._write = PendingWrite(tuple(records), then)
+        else:
+            then(ErrorCode.NONE)
+
+    def _note_failure(self, error: ErrorCode) -> None:
+        if error is not ErrorCode.NONE:
+            self._log(f"could not be written: {error.name}")
+
+    def _set_deadline(self, kind: Deadline, member_id: str, after_ms: int) -> None:
+        deadline = self.time.now + after_ms / 1000
+        self._deadlines[kind, member_id] = deadline
+        self._wake_by(deadline)
+
+    def _forget_deadlines(self, member_id: str) -> None:
+        for kind in Deadline:
+            self._deadlines.pop((kind, member_id), None)
+
+    def _run_due(self) -> None:
+        while self._write is None and self._wake_at is not None and self._wake_at <= self.time.now:
+            earliest = min(self._deadlines, key=self._deadlines.__getitem__, default=None)
+            if earliest is None:
+                self._wake_at = None
+                return
+            self._wake_at = self._deadlines[earliest]
+            if self._wake_at > self.time.now:
+                return
+            del self._deadlines[earliest]
+            self._reach(*earliest)
+
+    def _reach(self, kind: Deadline, member_id: str) -> None:
+        """Remove the member whose deadline is over, if there still is one."""
+        if member_id in self.data.members:
+            text = f"member {member_id} is fenced because {kind.value}"
+            self._remove_members([self.data.members[member_id]], text, self._note_failure)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from minibroker.broker.groups.consumer_actions import given_partitions
-from minibroker.broker.groups.consumer_state import RequestRejected, topics_hash
-from minibroker.broker.groups.group import BY_TEST
+from minibroker.broker.groups.consumer_state import topics_hash
+from minibroker.broker.groups.group import BY_TEST, PlannedAction, RequestRejected
 from minibroker.broker.groups.share_records import ShareGroupRecord
 from minibroker.broker.groups.share_state import ShareGroupData, ShareMember
 from minibroker.broker.metadata.image import Image
@@ -24,26 +24,18 @@ from minibroker_protocol.types import Uuid
 _Targets: TypeAlias = dict[str, dict[Uuid, list[int]]]
 
 
-class PlannedShareAction(NamedTuple):
-    """The records of an action, and a line for the log."""
-
-    records: list[ShareGroupRecord]
-    note: str
-    affected: int = 1
-
-
-def plan_share_rebalance(data: ShareGroupData, image: Image) -> PlannedShareAction:
+def plan_share_rebalance(data: ShareGroupData, image: Image) -> PlannedAction:
     """Raise the group epoch, so that the assignor computes a target. Raises RequestRejected."""
     if not data.members:
         raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, "the group has no members")
     epoch = data.group_epoch + 1
     note = f"is in epoch {epoch} {BY_TEST}"
-    return PlannedShareAction([_group_epoch(data, image, epoch)], note, len(data.members))
+    return PlannedAction([_group_epoch(data, image, epoch)], note, len(data.members))
 
 
 def plan_share_assignment(
     data: ShareGroupData, image: Image, assignment: Mapping[str, bytes]
-) -> PlannedShareAction:
+) -> PlannedAction:
     """Set the targets of members, in a new epoch; others keep theirs. Raises RequestRejected."""
     targets = _given_targets(data, image, assignment)
     epoch = data.group_epoch + 1
@@ -58,7 +50,7 @@ def plan_share_assignment(
         data.target_epoch_record(epoch, 0),
     ]
     note = f"has the target of epoch {epoch} {BY_TEST}"
-    return PlannedShareAction(records, note, len(assignment))
+    return PlannedAction(records, note, len(assignment))
 
 
 def _given_targets(data: ShareGroupData, image: Image, assignment: Mapping[str, bytes]) -> _Targets:
@@ -89,7 +81,7 @@ def _given_targets(data: ShareGroupData, image: Image, assignment: Mapping[str, 
     return targets
 
 
-def plan_share_fence(data: ShareGroupData, image: Image, member_id: str) -> PlannedShareAction:
+def plan_share_fence(data: ShareGroupData, image: Image, member_id: str) -> PlannedAction:
     """Raise the epoch of a member past the one that it knows. Raises RequestRejected.
 
     It has its target at once. The targets stay as they are; if they are of an earlier epoch than
@@ -111,7 +103,7 @@ def plan_share_fence(data: ShareGroupData, image: Image, member_id: str) -> Plan
         data.target_epoch_record(epoch, data.assignment_timestamp),
         fenced.assignment_record(data.group_id),
     ]
-    return PlannedShareAction(records, f"fences member {member_id} in epoch {epoch} {BY_TEST}")
+    return PlannedAction(records, f"fences member {member_id} in epoch {epoch} {BY_TEST}")
 
 
 def _subscribed_target(

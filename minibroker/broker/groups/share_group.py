@@ -16,16 +16,14 @@ once. Kafka's ``ShareGroup`` and the share part of ``GroupMetadataManager`` (4.4
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from minibroker.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, Target
-from minibroker.broker.groups.consumer_state import RequestRejected, topics_hash
+from minibroker.broker.groups.consumer_state import topics_hash
 from minibroker.broker.groups.events import (
-    NO_WAITER,
     ActionTaken,
     AssignedPartitions,
     AssignmentPlanned,
@@ -33,11 +31,8 @@ from minibroker.broker.groups.events import (
     CommitResult,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
-    Event,
-    GroupRecord,
     MemberExpired,
     MemberFenced,
-    Moment,
     Persisted,
     RebalanceReleased,
     RebalanceRequested,
@@ -49,14 +44,13 @@ from minibroker.broker.groups.events import (
     TimePassed,
 )
 from minibroker.broker.groups.group import (
-    BY_TEST,
     AfterWrite,
-    GroupLimits,
+    ChangeCause,
+    Deadline,
+    EpochGroup,
     GroupTimes,
     Handlers,
-    PendingWrite,
-    WrittenGroup,
-    times_of,
+    RequestRejected,
 )
 from minibroker.broker.groups.share_actions import (
     plan_share_assignment,
@@ -71,69 +65,25 @@ from minibroker.broker.groups.share_state import (
     ShareGroupState,
     ShareMember,
 )
-from minibroker.broker.groups.states import StateTransition
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.settings.resources import SHARE_TIMES
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import Uuid
 
 
-class ShareChangeCause(enum.Enum):
-    """Why the state changes."""
-
-    RECORDS = "records were written"
-    REMOVED = "the group was deleted or unloaded"
-
-
-class ShareGroup(WrittenGroup):
+class ShareGroup(EpochGroup[ShareGroupData]):
     """A share group."""
 
     type = SHARE
-
-    def __init__(
-        self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
-    ) -> None:
-        super().__init__(group_id, limits, make_id, time)
-        self.state = ShareGroupState.EMPTY
-        self.data = ShareGroupData(group_id)
-        self._sessions: dict[str, float] = {}
-        """When the session of each member ends."""
-
-    @classmethod
-    def restore(
-        cls,
-        group_id: str,
-        records: Sequence[GroupRecord],
-        limits: GroupLimits,
-        make_id: Callable[[], str],
-        time: Moment,
-    ) -> ShareGroup:
-        """Create a group from its records."""
-        group = cls(group_id, limits, make_id, time)
-        for record in records:
-            assert isinstance(record, ShareGroupRecord)
-            group.data.apply(record)
-        if group.data.members:
-            group.state = ShareGroupState.STABLE
-        return group
+    data_type = ShareGroupData
+    declared_times = SHARE_TIMES
+    dead_state = ShareGroupState.DEAD
 
     # ------------------------------------------------------------------------------ state
 
     @property
-    def state_name(self) -> str:
-        return self.state.value
-
-    @property
     def protocol_type_name(self) -> str:
         return SHARE
-
-    @property
-    def epoch(self) -> int:
-        return self.data.group_epoch
-
-    @property
-    def members_count(self) -> int:
-        return len(self.data.members)
 
     @property
     def is_idle(self) -> bool:
@@ -141,9 +91,8 @@ class ShareGroup(WrittenGroup):
         return False
 
     @property
-    def times(self) -> GroupTimes:
-        """The group's times: its configs, or the settings of the broker."""
-        return times_of(self.image, self.group_id, SHARE_TIMES, self.limits.share_times)
+    def default_times(self) -> GroupTimes:
+        return self.limits.share_times
 
     @property
     def unshared_partitions(self) -> dict[Uuid, frozenset[int]]:
@@ -166,9 +115,6 @@ class ShareGroup(WrittenGroup):
 
     def validate_offset_delete(self) -> ErrorCode:
         return ErrorCode.GROUP_ID_NOT_FOUND
-
-    def validate_delete(self) -> ErrorCode:
-        return ErrorCode.NON_EMPTY_GROUP if self.data.members else ErrorCode.NONE
 
     def expired_offsets(self, wall_ms: int) -> list[tuple[str, int]]:
         del wall_ms
@@ -209,7 +155,8 @@ class ShareGroup(WrittenGroup):
             if error is not ErrorCode.NONE:
                 self._answer(event.waiter, ShareHeartbeatResult(error))
                 return
-            self._start_session(member.member_id)
+            timeout_ms = self.times.session_timeout_ms
+            self._set_deadline(Deadline.SESSION, member.member_id, timeout_ms)
             self._answer(event.waiter, result)
 
         for note in change.notes:
@@ -247,15 +194,18 @@ class ShareGroup(WrittenGroup):
             failed = error is not ErrorCode.NONE
             self._answer(event.waiter, ShareHeartbeatResult(error) if failed else result)
 
-        self._remove_member(member, f"member {member.member_id} leaves", then)
+        self._remove_members([member], f"member {member.member_id} leaves", then)
 
-    def _remove_member(self, member: ShareMember, reason: str, then: AfterWrite) -> None:
-        self._log(f"removes {member.member_id}: {reason}")
-        records = self.data.removal(member.member_id)
-        metadata_hash = topics_hash(self.image, self.data.topics_without(member.member_id))
+    def _remove_members(
+        self, members: Sequence[ShareMember], reason: str, then: AfterWrite
+    ) -> None:
+        removed = [member.member_id for member in members]
+        self._log(f"removes {', '.join(removed)}: {reason}")
+        records = [record for each in removed for record in self.data.removal(each)]
+        metadata_hash = topics_hash(self.image, self.data.topics_without(removed))
         epoch = self.data.group_epoch + 1
         records.append(self.data.epoch_record(epoch, metadata_hash))
-        if len(self.data.members) == 1:
+        if len(removed) == len(self.data.members):
             records.append(self.data.target_epoch_record(epoch, 0))
         self._persist(records, then)
 
@@ -287,9 +237,6 @@ class ShareGroup(WrittenGroup):
 
     # ------------------------------------------------------------------------------ internal events
 
-    def _nothing(self, _event: Event) -> None:
-        """Do nothing: ``handle`` checks the deadlines after every event."""
-
     def finish_write(self, event: Persisted) -> None:
         """Apply the records that were written."""
         assert self._write is not None
@@ -297,33 +244,16 @@ class ShareGroup(WrittenGroup):
             for record in self._write.records:
                 assert isinstance(record, ShareGroupRecord)
                 self.data.apply(record)
-            for gone in self._sessions.keys() - self.data.members.keys():
-                del self._sessions[gone]
-            self._note_state(ShareChangeCause.RECORDS)
+                if record.name is not None and record.name not in self.data.members:
+                    self._forget_deadlines(record.name)
+            self._note_state(ChangeCause.RECORDS)
         super().finish_write(event)
 
     def _restored(self, _event: Restored) -> None:
         for member_id in self.data.members:
-            self._start_session(member_id)
-
-    def _removed(self, _event: Removed) -> None:
-        self.data.members.clear()
-        self._sessions.clear()
-        self._wake_at = None
-        self._note_state(ShareChangeCause.REMOVED)
+            self._set_deadline(Deadline.SESSION, member_id, self.times.session_timeout_ms)
 
     # -------------------------------------------------------------------------- requests of tests
-
-    def _expire_member(self, event: MemberExpired) -> None:
-        member = self.data.members.get(event.member_id)
-        if member is None:
-            self._reject(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no member {event.member_id!r}")
-            return
-
-        def then(error: ErrorCode) -> None:
-            self._answer(NO_WAITER, ActionTaken(error, affected=int(error is ErrorCode.NONE)))
-
-        self._remove_member(member, BY_TEST, then)
 
     def _take_action(self, event: RebalanceRequested | AssignmentPlanned | MemberFenced) -> None:
         data, image = self.data, self.image
@@ -336,68 +266,22 @@ class ShareGroup(WrittenGroup):
                 action = plan_share_fence(data, image, event.member_id)
         except RequestRejected as rejected:
             self._reject(rejected.error, rejected.text)
-            return
-
-        def then(error: ErrorCode) -> None:
-            failed = error is not ErrorCode.NONE
-            self._answer(NO_WAITER, ActionTaken(error, affected=0 if failed else action.affected))
-
-        self._log(action.note)
-        self._persist(action.records, then)
-
-    # ------------------------------------------------------------------------- decisions and time
-
-    def _persist(self, records: Sequence[GroupRecord], then: AfterWrite) -> None:
-        """Write records; ``then`` is called with the result, at once if there are none."""
-        if records:
-            self._write = PendingWrite(tuple(records), then)
         else:
-            then(ErrorCode.NONE)
-
-    def _note_failure(self, error: ErrorCode) -> None:
-        if error is not ErrorCode.NONE:
-            self._log(f"could not be written: {error.name}")
-
-    def _note_state(self, cause: ShareChangeCause) -> None:
-        before = self.state
-        is_empty = not self.data.members
-        self.state = ShareGroupState.EMPTY if is_empty else ShareGroupState.STABLE
-        if cause is ShareChangeCause.REMOVED:
-            self.state = ShareGroupState.DEAD
-        if self.state is not before:
-            self.past_transitions.append(StateTransition(self.time.now, before, cause, self.state))
-
-    def _start_session(self, member_id: str) -> None:
-        end = self.time.now + self.times.session_timeout_ms / 1000
-        self._sessions[member_id] = end
-        self._wake_by(end)
-
-    def _run_due(self) -> None:
-        """Remove members whose sessions have ended. Stop when the group must be written."""
-        while self._write is None and self._wake_at is not None and self._wake_at <= self.time.now:
-            earliest = min(self._sessions, key=self._sessions.__getitem__, default=None)
-            if earliest is None:
-                self._wake_at = None
-                return
-            self._wake_at = self._sessions[earliest]
-            if self._wake_at <= self.time.now:
-                del self._sessions[earliest]
-                text = f"member {earliest} is fenced because its session expired"
-                self._remove_member(self.data.members[earliest], text, self._note_failure)
+            self._carry_out(action)
 
     HANDLERS: ClassVar[Handlers] = {
         ShareHeartbeat: _handle_heartbeat,
         SharesChanged: _change_shares,
         ConsumerHeartbeat: _refuse_consumer,
         CommitRequested: _refuse_commit,
-        TimePassed: _nothing,
+        TimePassed: EpochGroup.nothing,
         Persisted: finish_write,
-        RebalanceReleased: _nothing,
+        RebalanceReleased: EpochGroup.nothing,
         Restored: _restored,
-        Removed: _removed,
+        Removed: EpochGroup.removed,
         RebalanceRequested: _take_action,
         AssignmentPlanned: _take_action,
-        MemberExpired: _expire_member,
+        MemberExpired: EpochGroup.expire_member,
         MemberFenced: _take_action,
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -107,14 +107,18 @@ class ShareGroupData:
             topic for each in (self.members | replaced).values() for topic in each.topics
         )
 
-    def topics_without(self, member_id: str) -> Counter[str]:
-        """How many members subscribe to each topic, without one of them."""
+    def topics_without(self, member_ids: Collection[str]) -> Counter[str]:
+        """How many members subscribe to each topic, without some of them."""
         return Counter(
             topic
             for each in self.members.values()
-            if each.member_id != member_id
+            if each.member_id not in member_ids
             for topic in each.topics
         )
+
+    def current_state(self) -> ShareGroupState:
+        """The state that follows from the members."""
+        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
     # ------------------------------------------------------------------------- records
 

@@ -12,11 +12,11 @@ from minibroker.broker.groups.consumer_state import (
     ConsumerGroupData,
     ConsumerGroupState,
     Owner,
-    RequestRejected,
     ResolvedRegex,
     is_homogeneous,
     topics_hash,
 )
+from minibroker.broker.groups.group import RequestRejected
 from minibroker.broker.metadata.image import Image, Topic, TopicCreated, apply
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import uuid_from_text
