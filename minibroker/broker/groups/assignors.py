@@ -4,7 +4,8 @@ Owns the computation of a target assignment from subscriptions, partition counts
 target. It must never know a group's state or the time. Invariant: each partition of a subscribed
 topic has one owner, who is subscribed to it, and the result is the one that Kafka computes, also
 where that depends on the order in which Java's hash maps are read. Kafka's ``UniformAssignor`` and
-``RangeAssignor``.
+``RangeAssignor``. The leader of a former classic group may have assigned what does not exist, or
+one partition twice; Kafka then fails or keeps it so, here such partitions are left out.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class _HomogeneousAssignment:
         self._target: dict[str, dict[Uuid, list[int]]] = {}
         self._unfilled: list[tuple[str, int]] = []
         """Members with the number of partitions that they are still to get."""
+        self._owners: dict[tuple[Uuid, int], str] = {}
         self._unassigned: list[tuple[Uuid, int]] = []
 
     def build(self) -> dict[str, Assignment]:
@@ -122,15 +124,13 @@ class _HomogeneousAssignment:
         return _frozen(self._target)
 
     def _find_unassigned(self) -> None:
-        owned = {
-            (topic, partition)
-            for member in self._members.values()
-            for topic, partitions in member.assigned.items()
-            for partition in partitions
-        }
+        for member_id in self._member_ids:
+            for topic, partitions in self._members[member_id].assigned.items():
+                for partition in partitions:
+                    self._owners.setdefault((topic, partition), member_id)
         for topic in java_order(self._topics, sized=True):
             for partition in range(self._counts[topic]):
-                if (topic, partition) not in owned:
+                if (topic, partition) not in self._owners:
                     self._unassigned.append((topic, partition))
 
     def _keep_within_quotas(self) -> None:
@@ -153,7 +153,13 @@ class _HomogeneousAssignment:
         for topic in java_order(assigned):
             if topic not in self._topics:
                 continue
-            partitions = java_order(assigned[topic], sized=True)
+            count = self._counts[topic]
+            own = [
+                each
+                for each in assigned[topic]
+                if 0 <= each < count and self._owners[topic, each] == member_id
+            ]
+            partitions = java_order(own, sized=True)
             if quota > 0:
                 kept[topic] = partitions[:quota]
             self._unassigned += ((topic, partition) for partition in partitions[quota:])
@@ -185,7 +191,8 @@ class _HeterogeneousAssignment:
             for topic, partitions in member.assigned.items():
                 if topic in member.topics:
                     for partition in partitions:
-                        self._move(topic, partition, index)
+                        if 0 <= partition < self._counts[topic]:
+                            self._move(topic, partition, index)
         self._assign_unassigned()
         self._balance()
         target: dict[str, dict[Uuid, list[int]]] = {each: {} for each in self._member_ids}

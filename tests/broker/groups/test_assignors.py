@@ -104,3 +104,29 @@ def test_each_partition_has_one_subscriber_as_owner(seed: int) -> None:
         if is_homogeneous and assignor == UNIFORM:
             counted = sizes(target).values()
             assert max(counted) - min(counted) <= 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("is_homogeneous", [True, False])
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_previous_target_may_be_one_that_cannot_be(
+    assignor: str, is_homogeneous: bool, seed: int
+) -> None:
+    """It may come from the leader of a classic group, which assigned whatever it wanted."""
+    random = Random(seed)
+    counts = {T: random.randint(1, 4), U: random.randint(1, 4)}
+    members = {
+        f"m{at}": MemberSubscription(
+            frozenset([T, U] if is_homogeneous or at == 0 else random.sample([T, U], 1)),
+            {topic: random.sample(range(-3, 9), random.randint(0, 6)) for topic in (T, U)},
+        )
+        for at in range(random.randint(1, 5))
+    }
+    target = assign(assignor, members, counts, is_homogeneous=is_homogeneous)
+    owned = [
+        (topic, each)
+        for topics in target.values()
+        for topic, partitions in topics.items()
+        for each in partitions
+    ]
+    assert sorted(owned) == [(topic, each) for topic in (T, U) for each in range(counts[topic])]

@@ -212,6 +212,18 @@ def test_classic_members_keep_ids_partitions_and_generation() -> None:
     assert made.state is ConsumerGroupState.STABLE
 
 
+def test_partition_that_a_classic_leader_invented_is_given_to_nobody() -> None:
+    play = ConsumerPlay(t=3, other=1)
+    group = classic_group(play, encode_assignment({"t": (0, 9)}))
+    _, *records = consumer_group_records(group, play.image)
+    for record in records:
+        play.stored.apply(record)
+    play.restart()
+    PlayedMember(play, "new", "t", "other").beat()
+    targets = [play.group.data.targets[name][topic_id("t")] for name in ("c", "new")]
+    assert sorted(each for partitions in targets for each in partitions) == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("assignment", "text"),
     [
