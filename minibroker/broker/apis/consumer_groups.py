@@ -10,7 +10,7 @@ Invariant: a request that cannot be valid for any group does not reach its owner
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from minibroker.broker.apis.base import (
     SPECIAL,
@@ -18,9 +18,8 @@ from minibroker.broker.apis.base import (
     Context,
     Owner,
     WorkerScope,
-    all_results,
-    parts_by_owner,
 )
+from minibroker.broker.apis.epoch_groups import GroupProtocol, describe_api
 from minibroker.broker.apis.unserved import CONSUMER_GROUPS
 from minibroker.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from minibroker.broker.groups.consumer_records import CONSUMER
@@ -31,10 +30,6 @@ from minibroker.broker.groups.description import (
 )
 from minibroker.broker.groups.events import ConsumerHeartbeat, ConsumerHeartbeatResult
 from minibroker.broker.metadata.features import GROUP_VERSION, level
-from minibroker.broker.security.acl import (
-    GROUP_OPERATIONS,
-    OPERATIONS_NOT_ASKED,
-)
 from minibroker.broker.settings import (
     GROUP_CONSUMER_ASSIGNORS,
     GROUP_COORDINATOR_REBALANCE_PROTOCOLS,
@@ -43,7 +38,6 @@ from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages import consumer_group_describe as described
 from minibroker_protocol.messages import consumer_group_heartbeat as heartbeat
 from minibroker_protocol.messages.consumer_group_describe import (
-    ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
     Member,
@@ -53,10 +47,6 @@ from minibroker_protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 from minibroker_protocol.registry import ApiKey
-
-UNSERVED_TEXT: Final = (
-    f"This broker does not serve {CONSUMER_GROUPS.protocol}: {CONSUMER_GROUPS.advice}."
-)
 
 
 def serves_consumer_groups(ctx: Context) -> bool:
@@ -179,7 +169,7 @@ def _merge_heartbeat(
     if not serves_consumer_groups(ctx):
         ctx.unserved = CONSUMER_GROUPS
         return ConsumerGroupHeartbeatResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=UNSERVED_TEXT
+            error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=CONSUMER_GROUPS.text
         )
     if not replies:
         return _problem(ctx, request) or ConsumerGroupHeartbeatResponse(
@@ -220,71 +210,14 @@ CONSUMER_GROUP_HEARTBEAT = Api(
 # whether a member uses classic requests. What a member has includes what it must revoke.
 
 
-ConsumerGroupsReply = dict[str, ConsumerGroupDescription | tuple[ErrorCode, str]]
-"""Described groups, or the error and message of a group."""
-
-
-def _split_description(
-    ctx: Context, request: ConsumerGroupDescribeRequest
-) -> Mapping[Owner, tuple[str, ...]]:
-    if not serves_consumer_groups(ctx):
-        return {}
-    return parts_by_owner(
-        (ctx.group_owner(each), each) for each in dict.fromkeys(request.group_ids) if each
-    )
-
-
-def _describe(scope: WorkerScope, part: Iterable[str]) -> ConsumerGroupsReply:
-    reply: ConsumerGroupsReply = {}
-    for group_id in part:
-        found = scope.groups.describe_consumer_group(group_id)
-        if found is not None:
-            reply[group_id] = found
-        elif scope.groups.has(group_id):
-            text = f"Group {group_id} is not a consumer group."
-            reply[group_id] = ErrorCode.GROUP_ID_NOT_FOUND, text
-        else:
-            error = scope.groups.missing_group_error(group_id)
-            is_missing = error is ErrorCode.GROUP_ID_NOT_FOUND
-            reply[group_id] = error, f"Group {group_id} not found." if is_missing else ""
-    return reply
-
-
-def _merge_descriptions(
-    ctx: Context,
-    request: ConsumerGroupDescribeRequest,
-    replies: Mapping[Owner, ConsumerGroupsReply],
-) -> ConsumerGroupDescribeResponse:
-    if not serves_consumer_groups(ctx):
-        ctx.unserved = CONSUMER_GROUPS
-        missing: tuple[ErrorCode, str] = ErrorCode.UNSUPPORTED_VERSION, UNSERVED_TEXT
-    else:
-        missing = ErrorCode.INVALID_GROUP_ID, ""
-    found = all_results(replies)
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
-    return ConsumerGroupDescribeResponse(
-        groups=[
-            _described_group(group_id, found.get(group_id, missing), operations)
-            for group_id in request.group_ids
-        ]
-    )
-
-
-def _described_group(
-    group_id: str, shown: ConsumerGroupDescription | tuple[ErrorCode, str], operations: int
-) -> DescribedGroup:
-    if not isinstance(shown, ConsumerGroupDescription):
-        error, text = shown
-        return DescribedGroup(group_id=group_id, error_code=error, error_message=text or None)
-    return DescribedGroup(
-        group_id=group_id,
-        group_state=shown.state,
-        group_epoch=shown.group_epoch,
-        assignment_epoch=shown.assignment_epoch,
-        assignor_name=shown.assignor,
-        members=[_described_member(member) for member in shown.members],
-        authorized_operations=operations,
-    )
+def _described(shown: ConsumerGroupDescription) -> dict[str, Any]:
+    return {
+        "group_state": shown.state,
+        "group_epoch": shown.group_epoch,
+        "assignment_epoch": shown.assignment_epoch,
+        "assignor_name": shown.assignor,
+        "members": [_described_member(member) for member in shown.members],
+    }
 
 
 def _described_member(member: ConsumerMemberDescription) -> Member:
@@ -323,13 +256,14 @@ def _assignment(topics: Iterable[TopicPartitions]) -> described.Assignment:
     )
 
 
-CONSUMER_GROUP_DESCRIBE = Api(
-    key=ApiKey.CONSUMER_GROUP_DESCRIBE,
+CONSUMER_GROUP_DESCRIBE = describe_api(
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
     versions=(0, 1),
-    requires=SPECIAL,
-    split=_split_description,
-    execute=_describe,
-    merge=_merge_descriptions,
+    protocol=GroupProtocol("consumer", CONSUMER_GROUPS, serves_consumer_groups),
+    find=lambda scope, group_id: scope.groups.describe_consumer_group(group_id),
+    response_type=ConsumerGroupDescribeResponse,
+    group_type=DescribedGroup,
+    fields=_described,
 )
 
 

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 from minibroker.broker.apis.base import SPECIAL, Api, Context, Owner, Round, WorkerScope
 from minibroker.broker.apis.share_groups import (
-    SHARE_UNSERVED_TEXT,
     is_member_id,
     serves_share_groups,
 )
@@ -107,7 +106,7 @@ def _refusal(ctx: Context, request: ShareFetchRequest | ShareAcknowledgeRequest)
     """Why a request is refused as a whole, before its session; in Kafka's order."""
     if not serves_share_groups(ctx):
         ctx.unserved = SHARE_GROUPS
-        return ErrorCode.UNSUPPORTED_VERSION, SHARE_UNSERVED_TEXT
+        return ErrorCode.UNSUPPORTED_VERSION, SHARE_GROUPS.text
     if request.group_id is None:
         return ErrorCode.INVALID_REQUEST, "Invalid group id in the request."
     if not ctx.allows(Operation.READ, Resource.GROUP, request.group_id):

@@ -23,6 +23,7 @@ from minibroker.broker.apis.base import (
     all_results,
     parts_by_owner,
 )
+from minibroker.broker.apis.epoch_groups import GroupProtocol, describe_api
 from minibroker.broker.apis.partition_logs import LATEST, OffsetQuery
 from minibroker.broker.apis.unserved import SHARE_GROUPS
 from minibroker.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH
@@ -37,7 +38,6 @@ from minibroker.broker.log.replica_manager import NO_LEADER_EPOCH
 from minibroker.broker.metadata.features import SHARE_VERSION, level
 from minibroker.broker.metadata.image import SHARE_STATE_TOPIC
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.security.acl import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED
 from minibroker.broker.shares.state import UNKNOWN_OFFSET, ShareKey, ShareState
 from minibroker.broker.shares.state_store import (
     DeleteState,
@@ -64,7 +64,6 @@ from minibroker_protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponse,
 )
 from minibroker_protocol.messages.share_group_describe import (
-    ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
 from minibroker_protocol.messages.share_group_heartbeat import (
@@ -74,9 +73,6 @@ from minibroker_protocol.messages.share_group_heartbeat import (
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.types import ZERO_UUID, Uuid
 
-SHARE_UNSERVED_TEXT: Final = (
-    f"This broker does not serve {SHARE_GROUPS.protocol}: {SHARE_GROUPS.advice}."
-)
 MEMBER_ID_CHARACTERS_MAX: Final = 36
 
 TopicPartition = tuple[str, int]
@@ -221,7 +217,7 @@ def _merge_heartbeat(
     if not serves_share_groups(ctx):
         ctx.unserved = SHARE_GROUPS
         return ShareGroupHeartbeatResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=SHARE_UNSERVED_TEXT
+            error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=SHARE_GROUPS.text
         )
     result = next((reply for reply in replies.values() if reply is not None), None)
     if result is None:
@@ -265,70 +261,14 @@ SHARE_GROUP_HEARTBEAT: Api[
 # Describe the state, the epochs and the members of share groups. Version 1.
 
 
-ShareGroupsReply = dict[str, ShareGroupDescription | tuple[ErrorCode, str]]
-"""Described groups, or the error and message of a group."""
-
-
-def _split_description(
-    ctx: Context, request: ShareGroupDescribeRequest
-) -> Mapping[Owner, tuple[str, ...]]:
-    if not serves_share_groups(ctx):
-        return {}
-    return parts_by_owner(
-        (ctx.group_owner(each), each) for each in dict.fromkeys(request.group_ids) if each
-    )
-
-
-def _describe(scope: WorkerScope, part: Iterable[str]) -> ShareGroupsReply:
-    reply: ShareGroupsReply = {}
-    for group_id in part:
-        found = scope.groups.describe_share_group(group_id)
-        if found is not None:
-            reply[group_id] = found
-        elif scope.groups.has(group_id):
-            text = f"Group {group_id} is not a share group."
-            reply[group_id] = ErrorCode.GROUP_ID_NOT_FOUND, text
-        else:
-            error = scope.groups.missing_group_error(group_id)
-            is_missing = error is ErrorCode.GROUP_ID_NOT_FOUND
-            reply[group_id] = error, f"Group {group_id} not found." if is_missing else ""
-    return reply
-
-
-def _merge_descriptions(
-    ctx: Context, request: ShareGroupDescribeRequest, replies: Mapping[Owner, ShareGroupsReply]
-) -> ShareGroupDescribeResponse:
-    missing: tuple[ErrorCode, str] = ErrorCode.INVALID_GROUP_ID, ""
-    if not serves_share_groups(ctx):
-        ctx.unserved = SHARE_GROUPS
-        missing = ErrorCode.UNSUPPORTED_VERSION, SHARE_UNSERVED_TEXT
-    found = all_results(replies)
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
-    return ShareGroupDescribeResponse(
-        groups=[
-            _described_group(group_id, found.get(group_id, missing), operations)
-            for group_id in request.group_ids
-        ]
-    )
-
-
-def _described_group(
-    group_id: str, shown: ShareGroupDescription | tuple[ErrorCode, str], operations: int
-) -> described.DescribedGroup:
-    if not isinstance(shown, ShareGroupDescription):
-        error, text = shown
-        return described.DescribedGroup(
-            group_id=group_id, error_code=error, error_message=text or None
-        )
-    return described.DescribedGroup(
-        group_id=group_id,
-        group_state=shown.state,
-        group_epoch=shown.group_epoch,
-        assignment_epoch=shown.assignment_epoch,
-        assignor_name=SIMPLE,
-        members=[_described_member(member) for member in shown.members],
-        authorized_operations=operations,
-    )
+def _described(shown: ShareGroupDescription) -> dict[str, Any]:
+    return {
+        "group_state": shown.state,
+        "group_epoch": shown.group_epoch,
+        "assignment_epoch": shown.assignment_epoch,
+        "assignor_name": SIMPLE,
+        "members": [_described_member(member) for member in shown.members],
+    }
 
 
 def _described_member(member: ShareMemberDescription) -> described.Member:
@@ -350,13 +290,14 @@ def _described_member(member: ShareMemberDescription) -> described.Member:
     )
 
 
-SHARE_GROUP_DESCRIBE = Api(
-    key=ApiKey.SHARE_GROUP_DESCRIBE,
+SHARE_GROUP_DESCRIBE = describe_api(
+    ApiKey.SHARE_GROUP_DESCRIBE,
     versions=(1, 1),
-    requires=SPECIAL,
-    split=_split_description,
-    execute=_describe,
-    merge=_merge_descriptions,
+    protocol=GroupProtocol("share", SHARE_GROUPS, serves_share_groups),
+    find=lambda scope, group_id: scope.groups.describe_share_group(group_id),
+    response_type=ShareGroupDescribeResponse,
+    group_type=described.DescribedGroup,
+    fields=_described,
 )
 
 
@@ -626,7 +567,7 @@ def _change_reply(ctx: Context, replies: Mapping[Owner, ChangeReply | None]) -> 
     """The reply of the group's owner, or the error of a request that did not reach it."""
     if not serves_share_groups(ctx):
         ctx.unserved = SHARE_GROUPS
-        return ChangeReply(ErrorCode.UNSUPPORTED_VERSION, SHARE_UNSERVED_TEXT)
+        return ChangeReply(ErrorCode.UNSUPPORTED_VERSION, SHARE_GROUPS.text)
     reply = next((each for each in replies.values() if each is not None), None)
     return reply or ChangeReply(ErrorCode.INVALID_GROUP_ID)
 

@@ -18,6 +18,11 @@ class Unserved(NamedTuple):
     protocol: str
     advice: str
 
+    @property
+    def text(self) -> str:
+        """The error message of a response."""
+        return f"This broker does not serve {self.protocol}: {self.advice}."
+
 
 CONSUMER_GROUPS: Final = Unserved(
     "the consumer group protocol of KIP-848",

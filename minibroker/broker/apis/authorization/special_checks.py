@@ -473,92 +473,72 @@ def describe_groups(ctx: Context, request: Any) -> Finish:
     return finish
 
 
-def consumer_group_heartbeat(ctx: Context, request: Any) -> Denied | None:
-    """Require READ on the group and DESCRIBE on each topic, if consumer groups are served."""
-    if not serves_consumer_groups(ctx):
+def _heartbeat(
+    is_served: Callable[[Context], bool],
+    response: type,
+    may_be_member_id: Callable[[str], bool] = lambda _member_id: True,
+) -> AuthorizationCheck:
+    """Require READ on the group and DESCRIBE on each topic, if such groups are served.
+
+    A request with an impossible member id passes, because the API rejects it.
+    """
+
+    def check(ctx: Context, request: Any) -> Denied | None:
+        if not is_served(ctx):
+            return None
+        if not ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
+            return Denied(response(error_code=_GROUP_DENIED))
+        names = request.subscribed_topic_names or ()
+        if not may_be_member_id(request.member_id):
+            return None
+        if allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, names, str)[1]:
+            return Denied(response(error_code=_TOPIC_DENIED))
         return None
-    names = request.subscribed_topic_names or ()
-    if not ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
-        return Denied(ConsumerGroupHeartbeatResponse(error_code=_GROUP_DENIED))
-    if allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, names, str)[1]:
-        return Denied(ConsumerGroupHeartbeatResponse(error_code=_TOPIC_DENIED))
-    return None
+
+    return check
 
 
-def consumer_group_describe(ctx: Context, request: Any) -> Finish | None:
+def _describe(
+    is_served: Callable[[Context], bool],
+    group_type: type,
+    topics_of: Callable[[Any], Iterable[str]],
+) -> AuthorizationCheck:
     """Require DESCRIBE on each group, and on each topic of its members."""
-    if not serves_consumer_groups(ctx):
-        return None
-    permitted, rejected = allowed(ctx, Operation.DESCRIBE, Resource.GROUP, request.group_ids, str)
-    request.group_ids = permitted
 
-    def finish(response: Any) -> Any:
-        for group in response.groups:
-            if group.authorized_operations != OPERATIONS_NOT_ASKED:
-                group.authorized_operations = authorized(ctx, Resource.GROUP, group.group_id)
-            names = sorted({name for member in group.members for name in _topics_of(member)})
-            if allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, names, str)[1]:
-                group.error_code = _TOPIC_DENIED
-                group.error_message = (
-                    "The group has described topic(s) that the client is not authorized to "
-                    "describe."
-                )
-                group.members = []
-        response.groups += [
-            described.DescribedGroup(group_id=group_id, error_code=_GROUP_DENIED)
-            for group_id in rejected
-        ]
-        return response
+    def check(ctx: Context, request: Any) -> Finish | None:
+        if not is_served(ctx):
+            return None
+        permitted, rejected = allowed(
+            ctx, Operation.DESCRIBE, Resource.GROUP, request.group_ids, str
+        )
+        request.group_ids = permitted
 
-    return finish
+        def finish(response: Any) -> Any:
+            for group in response.groups:
+                if group.authorized_operations != OPERATIONS_NOT_ASKED:
+                    group.authorized_operations = authorized(ctx, Resource.GROUP, group.group_id)
+                names = sorted({name for member in group.members for name in topics_of(member)})
+                if allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, names, str)[1]:
+                    group.error_code = _TOPIC_DENIED
+                    group.error_message = (
+                        "The group has described topic(s) that the client is not authorized to "
+                        "describe."
+                    )
+                    group.members = []
+            response.groups += [
+                group_type(group_id=group_id, error_code=_GROUP_DENIED) for group_id in rejected
+            ]
+            return response
+
+        return finish
+
+    return check
 
 
 def _topics_of(member: described.Member) -> Iterable[str]:
     yield from member.subscribed_topic_names
     for assignment in (member.assignment, member.target_assignment):
         yield from (each.topic_name for each in assignment.topic_partitions)
-
-
-def share_group_heartbeat(ctx: Context, request: Any) -> Denied | None:
-    """Require READ on the group and DESCRIBE on each topic, if share groups are served."""
-    if not serves_share_groups(ctx):
-        return None
-    if not ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
-        return Denied(ShareGroupHeartbeatResponse(error_code=_GROUP_DENIED))
-    names = request.subscribed_topic_names or ()
-    if not is_member_id(request.member_id):
-        return None
-    if allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, names, str)[1]:
-        return Denied(ShareGroupHeartbeatResponse(error_code=_TOPIC_DENIED))
-    return None
-
-
-def share_group_describe(ctx: Context, request: Any) -> Finish | None:
-    """Require DESCRIBE on each group, and on each topic of its members."""
-    if not serves_share_groups(ctx):
-        return None
-    permitted, rejected = allowed(ctx, Operation.DESCRIBE, Resource.GROUP, request.group_ids, str)
-    request.group_ids = permitted
-
-    def finish(response: Any) -> Any:
-        for group in response.groups:
-            if group.authorized_operations != OPERATIONS_NOT_ASKED:
-                group.authorized_operations = authorized(ctx, Resource.GROUP, group.group_id)
-            names = sorted({name for member in group.members for name in _shared_topics_of(member)})
-            if allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, names, str)[1]:
-                group.error_code = _TOPIC_DENIED
-                group.error_message = (
-                    "The group has described topic(s) that the client is not authorized to "
-                    "describe."
-                )
-                group.members = []
-        response.groups += [
-            described_shares.DescribedGroup(group_id=group_id, error_code=_GROUP_DENIED)
-            for group_id in rejected
-        ]
-        return response
-
-    return finish
 
 
 def _shared_topics_of(member: described_shares.Member) -> Iterable[str]:
@@ -870,10 +850,18 @@ SPECIAL_CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.DESCRIBE_GROUPS: describe_groups,
     ApiKey.LIST_GROUPS: list_groups,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
-    ApiKey.SHARE_GROUP_HEARTBEAT: share_group_heartbeat,
-    ApiKey.SHARE_GROUP_DESCRIBE: share_group_describe,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _heartbeat(
+        serves_consumer_groups, ConsumerGroupHeartbeatResponse
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe(
+        serves_consumer_groups, described.DescribedGroup, _topics_of
+    ),
+    ApiKey.SHARE_GROUP_HEARTBEAT: _heartbeat(
+        serves_share_groups, ShareGroupHeartbeatResponse, is_member_id
+    ),
+    ApiKey.SHARE_GROUP_DESCRIBE: _describe(
+        serves_share_groups, described_shares.DescribedGroup, _shared_topics_of
+    ),
     ApiKey.SHARE_FETCH: share_records,
     ApiKey.SHARE_ACKNOWLEDGE: share_records,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: describe_share_group_offsets,
