@@ -28,18 +28,23 @@ from minibroker_protocol.messages.alter_client_quotas import (
     OpData,
 )
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker_protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
 from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest
+from minibroker_protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from minibroker_protocol.messages.metadata import MetadataRequest
 from minibroker_protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
+from minibroker_protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from minibroker_protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message
@@ -434,6 +439,50 @@ async def test_generous_request_quota_throttles_no_client(
             client = await it.connect(api.key.name)
             response = await client.ask(plainest(api), api.versions[1])
             assert getattr(response, "throttle_time_ms", 0) == 0
+
+
+async def test_no_member_of_a_group_is_lost_to_a_request_quota(
+    serve: Open, autojump_clock: MockClock
+) -> None:
+    """Whatever the quota, a throttle lasts a second at most, and a session lasts longer."""
+    async with serve("num.network.threads=1", "num.io.threads=1") as it:
+        await it.create("t")
+        await it.set(CLIENT, **{TIME: 0.000001})
+        client = await it.connect()
+        classic = await client.ask(
+            JoinGroupRequest(
+                group_id="classic",
+                session_timeout_ms=6000,
+                rebalance_timeout_ms=6000,
+                protocol_type="consumer",
+                protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            ),
+            3,
+        )
+        me: dict[str, Any] = {
+            "group_id": "classic",
+            "generation_id": 1,
+            "member_id": classic.member_id,
+        }
+        mine = SyncGroupRequestAssignment(member_id=classic.member_id, assignment=b"")
+        await client.ask(SyncGroupRequest(**me, assignments=[mine]), 3)
+        joining: dict[str, Any] = {"member_epoch": 0, "subscribed_topic_names": ["t"]}
+        consumer: Any = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", rebalance_timeout_ms=1000, topic_partitions=[], **joining
+        )
+        share: Any = ShareGroupHeartbeatRequest(group_id="s", member_id="m", **joining)
+        throttled = 0
+        while it.ms < 120_000:
+            classic_beat: Any = HeartbeatRequest(**me)
+            for request, version in ((classic_beat, 3), (consumer, 1), (share, 1)):
+                answer = await client.ask(request, version)
+                assert answer.error_code == ErrorCode.NONE
+                throttled += answer.throttle_time_ms == 1000
+                if request in (consumer, share):
+                    request.member_epoch = answer.member_epoch
+                    request.subscribed_topic_names = None
+            await trio.sleep(2)
+        assert throttled >= 60
 
 
 # Changes of the cluster ------------------------------------------------------------------------
