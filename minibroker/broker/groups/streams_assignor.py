@@ -95,16 +95,21 @@ class _Assignment:
         """The members with the state of a task, the best first."""
 
     def _make_processes(self, member_ids: Iterable[str]) -> dict[str, _Process]:
+        """The processes in the order of a map that ``computeIfAbsent`` fills.
+
+        It grows only at the next call, and puts a key before those of the same bucket.
+        """
         processes: dict[str, _Process] = {}
-        for member_id in member_ids:
-            process_id = self._members[member_id].process_id
-            processes.setdefault(process_id, _Process()).add_member(member_id)
         capacity = 1
         while capacity < len(self._members):
             capacity *= 2
-        while len(processes) > capacity * 3 // 4:
-            capacity *= 2
-        order = sorted(processes, key=lambda each: bucket_of(each) & (capacity - 1))
+        for member_id in member_ids:
+            if len(processes) > capacity * 3 // 4:
+                capacity *= 2
+            process_id = self._members[member_id].process_id
+            processes.setdefault(process_id, _Process()).add_member(member_id)
+        newest_first = reversed(processes)
+        order = sorted(newest_first, key=lambda each: bucket_of(each) & (capacity - 1))
         return {process_id: processes[process_id] for process_id in order}
 
     def _find_state(self, member_ids: Iterable[str]) -> dict[Task, list[str]]:

@@ -13,7 +13,7 @@ result is the one that Kafka computes. Kafka's ``InternalTopicManager`` and ``St
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -173,14 +173,10 @@ def configure(topology: StreamsTopology, counts: TopicCounts) -> ConfiguredTopol
 
 
 def _check_form(topology: StreamsTopology) -> None:
-    """Check what Kafka meets only as an internal error. Raises InvalidTopology."""
-
-    def reject(text: str) -> None:
-        raise InvalidTopology(text, ErrorCode.UNKNOWN_SERVER_ERROR)
-
+    """Check that all parts can be told apart and found. Raises InvalidTopology."""
     subtopologies = topology.subtopologies
     if len({each.subtopology_id for each in subtopologies}) < len(subtopologies):
-        reject("Two subtopologies have the same id.")
+        raise _misformed("Two subtopologies have the same id.")
     for each in subtopologies:
         for group in each.copartition_groups:
             for places, topics in (
@@ -188,12 +184,12 @@ def _check_form(topology: StreamsTopology) -> None:
                 (group.repartition_sources, each.repartition_sources),
             ):
                 if any(not 0 <= place < len(topics) for place in places):
-                    reject(f"A copartition group of subtopology {each.subtopology_id} has others.")
-        for kind in (each.repartition_sources, each.changelogs):
-            if len({topic.name for topic in kind}) < len(kind):
-                reject(f"Two topics of subtopology {each.subtopology_id} have the same name.")
-            if any(topic.partitions < 0 for topic in kind):
-                reject("Number of partitions must be at least 1.")
+                    raise _misformed("A copartition group has a topic that does not exist.")
+
+
+def _misformed(text: str) -> InvalidTopology:
+    """What no client sends, and Kafka meets only as an internal error."""
+    return InvalidTopology(text, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 # Numbers of partitions ----------------------------------------------------------------------------
@@ -299,9 +295,13 @@ def _equal_count(counts: TopicCounts, shown: TopicCounts) -> int:
 
 
 def _with_counts(subtopology: Subtopology, decided: TopicCounts) -> Subtopology:
-    """The subtopology whose internal topics have numbers of partitions."""
+    """The subtopology whose internal topics have numbers. Raises InvalidTopology."""
 
-    def counted(topics: Iterable[InternalTopic]) -> tuple[InternalTopic, ...]:
+    def counted(topics: tuple[InternalTopic, ...]) -> tuple[InternalTopic, ...]:
+        if any(topic.partitions < 0 for topic in topics):
+            raise _misformed("Number of partitions must be at least 1.")
+        if len({topic.name for topic in topics}) < len(topics):
+            raise _misformed("Two topics of a subtopology have the same name.")
         return tuple(
             each if each.partitions else replace(each, partitions=decided[each.name])
             for each in topics
