@@ -78,7 +78,6 @@ MISSING_INTERNAL_TOPICS: Final = 3
 TAGS_SINCE: Final = 1
 """First version whose clients know the status of missing client tags."""
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC})
-INT32_MAX: Final = 2**31 - 1
 
 
 def serves_streams_groups(ctx: Context) -> bool:
@@ -249,6 +248,9 @@ def _join_problem(request: StreamsGroupHeartbeatRequest) -> Problem | None:
         return Problem("Topology must be non-null when (re-)joining.")
     if request.topology.epoch < 0:
         return Problem("Topology epoch must be non-negative.", ErrorCode.UNKNOWN_SERVER_ERROR)
+    ids = [each.subtopology_id for each in request.topology.subtopologies]
+    if len(set(ids)) < len(ids):
+        return Problem("Two subtopologies have the same id.", ErrorCode.UNKNOWN_SERVER_ERROR)
     for subtopology in request.topology.subtopologies:
         for topic in subtopology.state_changelog_topics:
             if topic.partitions:
@@ -336,16 +338,14 @@ def _merge_heartbeat(
 def _response(result: StreamsHeartbeatResult) -> StreamsGroupHeartbeatResponse:
     tasks = result.tasks
     active, standby, warmup = (None, None, None) if tasks is None else map(_task_ids, tasks)
-    lag = result.acceptable_recovery_lag
     return StreamsGroupHeartbeatResponse(
         error_code=result.error,
         error_message=result.message,
         member_id=result.member_id,
         member_epoch=result.member_epoch,
         heartbeat_interval_ms=result.heartbeat_interval_ms,
-        acceptable_recovery_lag_legacy=min(lag, INT32_MAX),
         task_offset_interval_ms=result.task_offset_interval_ms,
-        acceptable_recovery_lag=lag,
+        acceptable_recovery_lag=result.acceptable_recovery_lag,
         status=[
             heartbeat.Status(status_code=each.code, status_detail=each.detail)
             for each in result.statuses

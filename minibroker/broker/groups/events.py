@@ -371,7 +371,7 @@ class StreamsHeartbeatResult(NamedTuple):
     member_id: str = ""
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
-    acceptable_recovery_lag: int = 0
+    acceptable_recovery_lag: int = -1
     task_offset_interval_ms: int = 0
     statuses: tuple[StreamsStatus, ...] = ()
     tasks: Tasks | None = None

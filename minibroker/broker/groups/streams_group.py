@@ -229,12 +229,15 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
         before, member, config = change.before, change.after, change.config
         joins = event.member_epoch == JOIN_EPOCH
         has_other_tasks = before.assigned != member.assigned
+        epoch = self._endpoint_epoch
         if before.endpoint != member.endpoint or (has_other_tasks and member.endpoint is not None):
-            self._endpoint_epoch += 1
+            epoch += 1
         endpoints = None
-        if self._endpoint_epoch != event.endpoint_epoch:
+        if epoch != event.endpoint_epoch:
             endpoints = self._endpoints(change)
-        is_new = self.data.topology is None  # As in Kafka, the first answer has no epoch.
+        is_new = self.data.topology is None  # As in Kafka, a new group has no epoch yet.
+        if not is_new:
+            self._endpoint_epoch = epoch
         return StreamsHeartbeatResult(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
@@ -243,7 +246,7 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
             task_offset_interval_ms=config.task_offset_interval_ms,
             statuses=(*change.statuses, *_statuses(event, change, shutdown_member)),
             tasks=member.assigned.tasks if joins or has_other_tasks else None,
-            endpoint_epoch=0 if is_new else self._endpoint_epoch,
+            endpoint_epoch=self._endpoint_epoch,
             endpoints=endpoints,
             missing_topics=change.checked.configured.missing_topics,
         )

@@ -148,7 +148,7 @@ class ConfiguredTopology:
 
 def configure(topology: StreamsTopology, counts: TopicCounts) -> ConfiguredTopology:
     """Compare a topology with the topics that exist. Raises InvalidTopology."""
-    _check_form(topology)
+    _check_copartition_groups(topology)
     try:
         missing = sorted({n for s in topology.subtopologies for n in s.source_topics} - set(counts))
         if missing:
@@ -172,12 +172,9 @@ def configure(topology: StreamsTopology, counts: TopicCounts) -> ConfiguredTopol
     return ConfiguredTopology(configured, tasks, to_create, problem)
 
 
-def _check_form(topology: StreamsTopology) -> None:
-    """Check that all parts can be told apart and found. Raises InvalidTopology."""
-    subtopologies = topology.subtopologies
-    if len({each.subtopology_id for each in subtopologies}) < len(subtopologies):
-        raise _misformed("Two subtopologies have the same id.")
-    for each in subtopologies:
+def _check_copartition_groups(topology: StreamsTopology) -> None:
+    """Check that the topics of the groups exist. Raises InvalidTopology."""
+    for each in topology.subtopologies:
         for group in each.copartition_groups:
             for places, topics in (
                 (group.source_topics, each.source_topics),

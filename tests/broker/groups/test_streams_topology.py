@@ -130,7 +130,6 @@ def test_a_topology_that_cannot_work_is_invalid(wanted: StreamsTopology, text: s
 @pytest.mark.parametrize(
     "wanted",
     [
-        topology(READS, READS),
         topology(Subtopology("0", ("in",), copartition_groups=(CopartitionGroup((1,)),))),
         topology(Subtopology("0", repartition_sources=(InternalTopic("r", -1),))),
         topology(Subtopology("0", repartition_sources=(InternalTopic("r", 1),) * 2)),
