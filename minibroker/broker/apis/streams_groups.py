@@ -278,11 +278,12 @@ async def _create_topics(scope: ControllerScope, part: tuple[InternalTopic, ...]
     outcome = await scope.cluster.create_topics(wanted)
     await scope.publish(outcome.updates)
     rejected = {each.name: each.rejection for each in outcome.topics if each.rejection is not None}
+    exists = ErrorCode.TOPIC_ALREADY_EXISTS  # Another member's heartbeat has created it.
     return CreatedTopics(
         {
             name: rejection.text
             for name, rejection in rejected.items()
-            if rejection.code is not ErrorCode.TOPIC_ALREADY_EXISTS  # By another member's heartbeat.
+            if rejection.code is not exists
         }
     )
 

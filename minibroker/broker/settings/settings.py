@@ -565,6 +565,16 @@ def _group_relations(settings: Settings) -> Iterable[tuple[str, str]]:
             yield time.name, f"must be at least {least.name}={settings[least]}"
         if settings[time] > settings[most]:
             yield time.name, f"must not exceed {most.name}={settings[most]}"
+    for session, heartbeat in (
+        (d.GROUP_CONSUMER_SESSION_TIMEOUT_MS, d.GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS),
+        (d.GROUP_SHARE_SESSION_TIMEOUT_MS, d.GROUP_SHARE_HEARTBEAT_INTERVAL_MS),
+        (d.GROUP_STREAMS_SESSION_TIMEOUT_MS, d.GROUP_STREAMS_HEARTBEAT_INTERVAL_MS),
+    ):
+        if settings[session] <= settings[heartbeat]:
+            yield session.name, f"must exceed {heartbeat.name}={settings[heartbeat]}"
+
+
+def _streams_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     replicas, most = d.GROUP_STREAMS_NUM_STANDBY_REPLICAS, d.GROUP_STREAMS_MAX_STANDBY_REPLICAS
     if settings[replicas] > settings[most]:
         yield replicas.name, f"must not exceed {most.name}={settings[most]}"
@@ -574,13 +584,6 @@ def _group_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     )
     if settings[time] < settings[least]:
         yield time.name, f"must be at least {least.name}={settings[least]}"
-    for session, heartbeat in (
-        (d.GROUP_CONSUMER_SESSION_TIMEOUT_MS, d.GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS),
-        (d.GROUP_SHARE_SESSION_TIMEOUT_MS, d.GROUP_SHARE_HEARTBEAT_INTERVAL_MS),
-        (d.GROUP_STREAMS_SESSION_TIMEOUT_MS, d.GROUP_STREAMS_HEARTBEAT_INTERVAL_MS),
-    ):
-        if settings[session] <= settings[heartbeat]:
-            yield session.name, f"must exceed {heartbeat.name}={settings[heartbeat]}"
 
 
 def _connection_relations(settings: Settings) -> Iterable[tuple[str, str]]:
@@ -632,6 +635,7 @@ _RELATIONS: tuple[Relation, ...] = (
     _security_relations,
     _bound_relations,
     _group_relations,
+    _streams_relations,
     _connection_relations,
     _zookeeper_relations,
     _persona_relations,

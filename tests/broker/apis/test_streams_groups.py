@@ -112,7 +112,7 @@ async def test_group_is_described_and_listed(tmp_path: Path, autojump_clock: Moc
             "task_offsets": [beating.TaskOffset(subtopology_id="0", partition=1, offset=5)],
         }
         joined = await world.client.ask(joining(**fields), 0)
-        assert joined.acceptable_recovery_lag_legacy == 10_000
+        assert joined.acceptable_recovery_lag_legacy == 0
         request = StreamsGroupDescribeRequest(group_ids=["g", "x", ""])
         group, unknown, empty = (await world.client.ask(request, 1)).groups
         assert (group.group_state, group.group_epoch, group.assignment_epoch) == ("Stable", 2, 2)

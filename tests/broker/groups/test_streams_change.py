@@ -17,9 +17,8 @@ from minibroker_protocol.errors import ErrorCode
 from tests.broker.groups.streams_play import TOPOLOGY, StreamsPlay, tasks
 
 
-def context(data: StreamsGroupData, **config: int) -> StreamsContext:
-    image = StreamsPlay().image
-    return StreamsContext(data, image, 10, GroupTimes(), StreamsConfig(**config), 1, {})
+def context(data: StreamsGroupData) -> StreamsContext:
+    return StreamsContext(data, StreamsPlay().image, 10, GroupTimes(), StreamsConfig(), 1, {})
 
 
 def change(data: StreamsGroupData, **fields: object) -> StreamsChange:

@@ -271,14 +271,14 @@ def test_endpoints_are_told_until_members_know_them(play: StreamsPlay) -> None:
     first = play.beat("a", endpoint=here)
     whole = EndpointPartitions(here, (("t", (0, 1, 2, 3)),), ())
     assert (first.endpoint_epoch, first.endpoints) == (0, (whole,))
-    again = play.beat("a", 2, endpoint_epoch=0)
-    assert (again.endpoint_epoch, again.endpoints) == (1, (whole,))
-    assert play.beat("a", 2, endpoint_epoch=1).endpoints is None
+    assert play.beat("a", 2, endpoint_epoch=0).endpoints is None
     joined = play.beat("b", endpoint=there)
     assert (joined.endpoint_epoch, joined.endpoints) == (
-        2,
+        1,
         (whole, EndpointPartitions(there, (), ())),
     )
+    revoking = play.beat("a", 2, endpoint_epoch=0)
+    assert (revoking.endpoint_epoch, revoking.endpoints is None) == (2, False)
 
 
 def test_offsets_of_tasks_are_kept_and_no_duplicates_accepted(play: StreamsPlay) -> None:

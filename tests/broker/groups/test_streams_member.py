@@ -185,6 +185,7 @@ def test_members_converge_and_never_have_an_active_task_twice(seed: int) -> None
         members = {
             name: StreamsMember(member_id=name, process_id=rng.choice("pq")) for name in "abc"
         }
+        targets: dict[str, Tasks] = {}
         for epoch in range(1, 5):
             targets = random_targets(rng)
             for _ in range(60):
@@ -192,7 +193,7 @@ def test_members_converge_and_never_have_an_active_task_twice(seed: int) -> None
                 members[name] = reported(members, name, targets[name], epoch)
                 active = [task for each in members.values() for task in everything(each)]
                 assert len(active) == len(set(active))
-        settle(members, targets, epoch)
+        settle(members, targets, 4)
         assert {name: each.assigned.tasks for name, each in members.items()} == targets
 
 
