@@ -11,6 +11,7 @@ request that cannot be valid for any group does not reach its owner. Kafka's
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from minibroker.broker.apis.base import (
@@ -22,9 +23,8 @@ from minibroker.broker.apis.base import (
     Owner,
     Round,
     WorkerScope,
-    all_results,
-    parts_by_owner,
 )
+from minibroker.broker.apis.epoch_groups import GroupProtocol, describe_api
 from minibroker.broker.apis.unserved import STREAMS_GROUPS
 from minibroker.broker.groups.consumer_member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from minibroker.broker.groups.description import (
@@ -50,29 +50,18 @@ from minibroker.broker.metadata.image import (
     TRANSACTION_STATE_TOPIC,
 )
 from minibroker.broker.metadata.topics import NewTopic, name_problem
-from minibroker.broker.security.acl import (
-    GROUP_OPERATIONS,
-    OPERATIONS_NOT_ASKED,
-    Operation,
-    Resource,
-)
+from minibroker.broker.security.acl import Operation, Resource
 from minibroker.broker.settings import GROUP_COORDINATOR_REBALANCE_PROTOCOLS
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages import streams_group_describe as described
 from minibroker_protocol.messages import streams_group_heartbeat as heartbeat
-from minibroker_protocol.messages.streams_group_describe import (
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-)
+from minibroker_protocol.messages.streams_group_describe import StreamsGroupDescribeResponse
 from minibroker_protocol.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
 from minibroker_protocol.registry import ApiKey
 
-UNSERVED_TEXT: Final = (
-    f"This broker does not serve {STREAMS_GROUPS.protocol}: {STREAMS_GROUPS.advice}."
-)
 MISSING_INTERNAL_TOPICS: Final = 3
 """The status of a group some of whose internal topics do not exist."""
 TAGS_SINCE: Final = 1
@@ -321,7 +310,7 @@ def _merge_heartbeat(
     if not serves_streams_groups(ctx):
         ctx.unserved = STREAMS_GROUPS
         return StreamsGroupHeartbeatResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=UNSERVED_TEXT
+            error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=STREAMS_GROUPS.text
         )
     result = _heartbeat_result(replies)
     if result is None:
@@ -424,67 +413,12 @@ STREAMS_GROUP_HEARTBEAT: Api[
 # version 1 adds the assignor.
 
 
-StreamsGroupsReply = dict[str, StreamsGroupDescription | tuple[ErrorCode, str]]
-"""Described groups, or the error and message of a group."""
-
-
-def _split_description(
-    ctx: Context, request: StreamsGroupDescribeRequest
-) -> Mapping[Owner, tuple[str, ...]]:
-    if not serves_streams_groups(ctx):
-        return {}
-    return parts_by_owner(
-        (ctx.group_owner(each), each) for each in dict.fromkeys(request.group_ids) if each
-    )
-
-
-def _describe(scope: WorkerScope, part: Iterable[str]) -> StreamsGroupsReply:
-    reply: StreamsGroupsReply = {}
-    for group_id in part:
-        found = scope.groups.describe_streams_group(group_id)
-        if found is not None:
-            reply[group_id] = found
-        elif scope.groups.has(group_id):
-            text = f"Group {group_id} is not a streams group."
-            reply[group_id] = ErrorCode.GROUP_ID_NOT_FOUND, text
-        else:
-            error = scope.groups.missing_group_error(group_id)
-            is_missing = error is ErrorCode.GROUP_ID_NOT_FOUND
-            reply[group_id] = error, f"Group {group_id} not found." if is_missing else ""
-    return reply
-
-
-def _merge_descriptions(
-    ctx: Context, request: StreamsGroupDescribeRequest, replies: Mapping[Owner, StreamsGroupsReply]
-) -> StreamsGroupDescribeResponse:
-    missing: tuple[ErrorCode, str] = ErrorCode.INVALID_GROUP_ID, ""
-    if not serves_streams_groups(ctx):
-        ctx.unserved = STREAMS_GROUPS
-        missing = ErrorCode.UNSUPPORTED_VERSION, UNSERVED_TEXT
-    found = all_results(replies)
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
-    return StreamsGroupDescribeResponse(
-        groups=[
-            _described_group(group_id, found.get(group_id, missing), operations)
-            for group_id in request.group_ids
-        ]
-    )
-
-
-def _described_group(
-    group_id: str, shown: StreamsGroupDescription | tuple[ErrorCode, str], operations: int
-) -> described.DescribedGroup:
-    if not isinstance(shown, StreamsGroupDescription):
-        error, text = shown
-        return described.DescribedGroup(
-            group_id=group_id, error_code=error, error_message=text or None
-        )
-    return described.DescribedGroup(
-        group_id=group_id,
-        group_state=shown.state,
-        group_epoch=shown.group_epoch,
-        assignment_epoch=shown.assignment_epoch,
-        topology=described.Topology(
+def _described(shown: StreamsGroupDescription) -> dict[str, Any]:
+    return {
+        "group_state": shown.state,
+        "group_epoch": shown.group_epoch,
+        "assignment_epoch": shown.assignment_epoch,
+        "topology": described.Topology(
             epoch=shown.topology_epoch,
             subtopologies=[
                 described.Subtopology(
@@ -497,10 +431,9 @@ def _described_group(
                 for each in shown.subtopologies
             ],
         ),
-        members=[_described_member(member) for member in shown.members],
-        authorized_operations=operations,
-        assignor_name=shown.assignor,
-    )
+        "members": [_described_member(member) for member in shown.members],
+        "assignor_name": shown.assignor,
+    }
 
 
 def _topic_infos(topics: Iterable[InternalTopic]) -> list[described.TopicInfo]:
@@ -559,13 +492,16 @@ def _described_tasks(tasks: Tasks) -> described.Assignment:
     return described.Assignment(active_tasks=active, standby_tasks=standby, warmup_tasks=warmup)
 
 
-STREAMS_GROUP_DESCRIBE = Api(
-    key=ApiKey.STREAMS_GROUP_DESCRIBE,
-    versions=(0, 1),
-    requires=SPECIAL,
-    split=_split_description,
-    execute=_describe,
-    merge=_merge_descriptions,
+STREAMS_GROUP_DESCRIBE = replace(
+    describe_api(
+        ApiKey.STREAMS_GROUP_DESCRIBE,
+        versions=(0, 1),
+        protocol=GroupProtocol("streams", STREAMS_GROUPS, serves_streams_groups),
+        find=lambda scope, group_id: scope.groups.describe_streams_group(group_id),
+        response_type=StreamsGroupDescribeResponse,
+        group_type=described.DescribedGroup,
+        fields=_described,
+    ),
     left_out=("the description of the topology (KIP-1331): none is stored",),
 )
 
