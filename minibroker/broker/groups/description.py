@@ -20,8 +20,8 @@ from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.share_group import ShareGroup
 from minibroker.broker.groups.states import GroupState
 from minibroker.broker.groups.streams_assignor import STICKY
-from minibroker.broker.groups.streams_group import ReportedOffsets, StreamsGroup
-from minibroker.broker.groups.streams_member import StreamsMember
+from minibroker.broker.groups.streams_group import StreamsGroup
+from minibroker.broker.groups.streams_member import NO_OFFSETS, StreamsMember
 from minibroker.broker.groups.streams_topology import (
     ConfiguredTopology,
     InternalTopic,
@@ -284,7 +284,7 @@ def describe_topology(
 
 
 def _streams_member(group: StreamsGroup, member: StreamsMember) -> StreamsMemberDescription:
-    reported = group.offsets_of_tasks.get(member.member_id, ReportedOffsets())
+    reported = group.offsets_of_tasks.get(member.member_id, NO_OFFSETS)
     return StreamsMemberDescription(
         member_id=member.member_id,
         instance_id=member.instance_id,

@@ -34,7 +34,9 @@ from minibroker.broker.groups.group import (
 )
 from minibroker.broker.groups.streams_assignor import MemberTasks, assign_tasks
 from minibroker.broker.groups.streams_member import (
+    NO_OFFSETS,
     HeldTasks,
+    ReportedOffsets,
     StreamsMember,
     StreamsMemberState,
     TaskReconciliation,
@@ -75,7 +77,7 @@ class StreamsContext(NamedTuple):
     times: GroupTimes
     config: StreamsConfig
     wall_ms: int
-    task_offsets: Mapping[str, tuple[TaskOffset, ...]]
+    reported: Mapping[str, ReportedOffsets]
     """The offsets of tasks that members have reported."""
 
     def compute_targets(
@@ -90,7 +92,10 @@ class StreamsContext(NamedTuple):
                     member.process_id,
                     member.assigned.active,
                     member.assigned.standby,
-                    {each.task: each.offset for each in self.task_offsets.get(member_id, ())},
+                    {
+                        each.task: each.offset
+                        for each in self.reported.get(member_id, NO_OFFSETS).task_offsets
+                    },
                 )
                 for member_id, member in members.items()
             }
@@ -450,7 +455,7 @@ def _check_offsets(offsets: tuple[TaskOffset, ...]) -> None:
 
 
 def _updated(member: StreamsMember, event: StreamsHeartbeat) -> StreamsMember:
-    """The member with what its heartbeat states; one that joins states its endpoint anew."""
+    """The member with what its heartbeat states; one that joins without an endpoint has none."""
     topology = event.topology
     stated: dict[str, Any] = {
         "instance_id": event.instance_id,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from minibroker.broker.groups.consumer_member import (
     JOIN_EPOCH,
@@ -46,7 +46,6 @@ from minibroker.broker.groups.events import (
     StreamsHeartbeat,
     StreamsHeartbeatResult,
     Task,
-    TaskOffset,
     Tasks,
     TimePassed,
 )
@@ -71,7 +70,9 @@ from minibroker.broker.groups.streams_change import (
     TopologyCheck,
 )
 from minibroker.broker.groups.streams_member import (
+    NO_OFFSETS,
     NOTHING_HELD,
+    ReportedOffsets,
     StreamsMember,
     StreamsMemberState,
 )
@@ -80,13 +81,6 @@ from minibroker.broker.groups.streams_state import StreamsGroupData, StreamsGrou
 from minibroker.broker.groups.streams_topology import StreamsStatus
 from minibroker.broker.settings.resources import STREAMS_TIMES
 from minibroker_protocol.errors import ErrorCode
-
-
-class ReportedOffsets(NamedTuple):
-    """The offsets of tasks that a member has reported."""
-
-    task_offsets: tuple[TaskOffset, ...] = ()
-    task_end_offsets: tuple[TaskOffset, ...] = ()
 
 
 class StreamsGroup(EpochGroup[StreamsGroupData]):
@@ -219,13 +213,13 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
             self.times,
             self.config,
             self.time.wall_ms,
-            {each: offsets.task_offsets for each, offsets in self.offsets_of_tasks.items()},
+            self.offsets_of_tasks,
         )
 
     def _result(
         self, event: StreamsHeartbeat, change: StreamsChange, shutdown_member: str
     ) -> StreamsHeartbeatResult:
-        """What the member is told; ``change`` is complete."""
+        """The answer to the member; ``change`` is complete."""
         before, member, config = change.before, change.after, change.config
         joins = event.member_epoch == JOIN_EPOCH
         has_other_tasks = before.assigned != member.assigned
@@ -281,7 +275,7 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
         return tuple((name, tuple(partitions)) for name, partitions in found.items())
 
     def _note_offsets(self, event: StreamsHeartbeat) -> None:
-        known = self.offsets_of_tasks.get(event.member_id, ReportedOffsets())
+        known = self.offsets_of_tasks.get(event.member_id, NO_OFFSETS)
         if event.task_offsets is not None:
             known = known._replace(task_offsets=event.task_offsets)
         if event.task_end_offsets is not None:

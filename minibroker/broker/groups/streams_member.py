@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from minibroker.broker.groups.consumer_member import Rejoin
-from minibroker.broker.groups.events import Task, Tasks, UserEndpoint
+from minibroker.broker.groups.events import Task, TaskOffset, Tasks, UserEndpoint
 from minibroker.broker.groups.streams_records import (
     StreamsClientTag,
     StreamsCurrentAssignment,
@@ -46,6 +46,16 @@ class HeldTasks(NamedTuple):
 
 
 NOTHING_HELD: Final = HeldTasks()
+
+
+class ReportedOffsets(NamedTuple):
+    """The offsets of tasks that a member has reported; they are not stored."""
+
+    task_offsets: tuple[TaskOffset, ...] = ()
+    task_end_offsets: tuple[TaskOffset, ...] = ()
+
+
+NO_OFFSETS: Final = ReportedOffsets()
 
 
 class StreamsMemberState(IntEnum):

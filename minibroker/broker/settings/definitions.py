@@ -519,7 +519,7 @@ GROUP_STREAMS_MIN_TASK_OFFSET_INTERVAL_MS = Setting("group.streams.min.task.offs
     "have, in milliseconds.")
 GROUP_STREAMS_ACCEPTABLE_RECOVERY_LAG = Setting("group.streams.acceptable.recovery.lag", LONG,
     10_000, at_least(0), doc="The lag up to which the state of a task counts as restored, which "
-    "members of streams groups are told.")
+    "members of streams groups get from the broker.")
 SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS = Setting(
     "share.coordinator.state.topic.num.partitions", INT, 50, between(1, 1000),
     doc="The number of partitions of `__share_group_state`. Share partitions are assigned to them "

@@ -381,5 +381,5 @@ def test_test_sets_the_tasks_of_members(play: StreamsPlay) -> None:
     assert play.beat("a", one, owned=NONE_OWNED).member_epoch == one + 1
     wrong = {"a": encode_assignment({"0": (9,)}, 1)}
     assert play.act(AssignmentPlanned(wrong)).error is ErrorCode.INVALID_REQUEST
-    nobody = {"x": encode_assignment({"0": (0,)}, 1)}
-    assert play.act(AssignmentPlanned(nobody)).error is ErrorCode.UNKNOWN_MEMBER_ID
+    unknown = {"x": encode_assignment({"0": (0,)}, 1)}
+    assert play.act(AssignmentPlanned(unknown)).error is ErrorCode.UNKNOWN_MEMBER_ID

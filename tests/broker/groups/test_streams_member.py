@@ -23,7 +23,7 @@ from minibroker.broker.groups.streams_records import (
 )
 from tests.broker.groups.streams_play import tasks
 
-NOBODY: Mapping[Task, set[str]] = {}
+NO_PROCESSES: Mapping[Task, set[str]] = {}
 
 
 def step(
@@ -33,8 +33,8 @@ def step(
     epoch: int = 5,
     owned: Tasks | None = None,
     active: Mapping[Task, str] | None = None,
-    standby: Mapping[Task, set[str]] = NOBODY,
-    warmup: Mapping[Task, set[str]] = NOBODY,
+    standby: Mapping[Task, set[str]] = NO_PROCESSES,
+    warmup: Mapping[Task, set[str]] = NO_PROCESSES,
 ) -> StreamsMember:
     """The member after a heartbeat; the rest says which processes have which tasks."""
     owners = active or {}
@@ -215,7 +215,7 @@ def everything(member: StreamsMember) -> list[Task]:
 def reported(
     members: Mapping[str, StreamsMember], name: str, target: Tasks, epoch: int
 ) -> StreamsMember:
-    """The member after a heartbeat in which it has done what it was told."""
+    """The member after a heartbeat in which it has given up what it must."""
     active, standby, warmup = owners(members)
     member = members[name]
     return step(
