@@ -19,6 +19,7 @@ from minibroker.cli.completion import complete_groups
 from minibroker.cli.output import emit, json_line, note, table
 from minibroker.cli.reset_offsets import reset_offsets
 from minibroker.cli.share_groups import show_share_group
+from minibroker.cli.streams_groups import show_streams_group, streams_group
 from minibroker.cli.topics import report_each
 from minibroker.client.connection import BootstrapServers
 from minibroker.client.consumer import LATEST, committed_offsets, list_offsets
@@ -88,6 +89,11 @@ def describe(group_id: str, servers: BootstrapServers, as_json: bool) -> None:
         group_type = _type_of(client, group_id)
         if group_type == "share":
             show_share_group(client, group_id, as_json=as_json)
+            return
+        if group_type == "streams":
+            described = streams_group(client, group_id)
+            rows = lag_rows(client, committed_offsets(client, group_id))
+            show_streams_group(described, rows, as_json=as_json)
             return
         if group_type == "consumer":
             consumer_group = _consumer_group(client, group_id)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Final
 
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = (PROJECT / ".cache").resolve()  # A JVM knows an archive of classes by their path.
@@ -23,6 +25,7 @@ ZOOKEEPER = PROJECT / "system_tests" / "zookeeper"
 PIPELINE = PROJECT / "system_tests" / "pipeline"
 PERSONAS = PROJECT / "system_tests" / "personas"
 FETCH_PATIENCE_S = 800
+ANSWERS_PATIENCE_S: Final = 120
 FETCH_TRIES = 3  # A network may fail once; registries are not what is tested.
 
 
@@ -102,6 +105,19 @@ def java_driver() -> str:
     """Return the class path of the Java test client, compiled if it is not up to date."""
     jars = kafka_jars()
     return classpath(jars, _compiled(JAVA / "src", jars))
+
+
+def java_answers(program: str, lines: Iterable[str]) -> list[Any]:
+    """What a program of the Java test client answers to each line, which is JSON as the answer."""
+    answered = subprocess.run(
+        ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", java_driver(), program],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        timeout=ANSWERS_PATIENCE_S,
+        check=True,
+    )
+    return [json.loads(line) for line in answered.stdout.splitlines()]
 
 
 def _compiled(folder: Path, jars: Path) -> Path:

@@ -32,6 +32,7 @@ from system_tests.peers import (
     records,
     resources,
     share_groups,
+    streams_groups,
     tokens,
     topics,
     transactions,
@@ -50,14 +51,14 @@ SETTINGS: Final = {
     # Retention would delete the records, whose timestamps are years old, at different times.
     "log.initial.task.delay.ms": "3600000",
     "log.retention.check.interval.ms": "3600000",
+    **streams_groups.SETTINGS,
 }
 
-REQUESTS_MIN: Final = 3100
+REQUESTS_MIN: Final = 3500
 
 ADVERTISED_BY_ONE: Final = {
     range(80, 82): "the metadata log has no raft voters to add or remove",
-    range(88, 90): "the streams groups of KIP-1071 are not served",
-    range(93, 94): "streams groups have no topology here",
+    range(93, 94): "the description of a topology of a streams group is not stored",
     range(94, 95): "there is no other controller that could be unregistered",
 }
 """APIs that only one of the brokers lists, or in other versions, by API key."""
@@ -81,9 +82,10 @@ INTENDED: Final = {
     ("fetched", "a limit of -1"): "the same",
     ("fetched", "isolated somehow"): "Kafka fails on an unknown isolation level; here it reads all",
     **{
-        ("life_of_a_group", f"fetched by None in {epoch}"): "Kafka fails with an internal error at"
+        (about, f"fetched by None in {epoch}"): "Kafka fails with an internal error at"
         " an epoch of no member; here the member is unknown"
-        for epoch in (2, 3, 4)
+        for about, known in (("life_of_a_group", 3), ("life_of_a_streams_group", 5))
+        for epoch in range(known - 1, known + 2)
     },
     ("described_partitions", "without a name"): "Kafka fails with an internal error at an empty"
     " name; here the name is invalid",
@@ -129,6 +131,7 @@ CONVERSATIONS: Final = [
         configs,
         consumer_groups,
         share_groups,
+        streams_groups,
         quotas,
         acls_and_users,
         operations,

@@ -8,8 +8,6 @@ them more or less.
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterable
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -20,12 +18,11 @@ from minibroker.broker.groups.consumer_state import topics_hash
 from minibroker.broker.groups.share_assignor import SIMPLE, ShareSubscription, assign_shares
 from minibroker.broker.metadata.image import Broker, Image, PartitionRegistration, Topic
 from minibroker_protocol.types import uuid_text
-from system_tests.harness.jars import java_driver
+from system_tests.harness.jars import java_answers
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 GROUPS: Final = 1_500
-PATIENCE_S: Final = 120
 TREES_FROM: Final = 200
 """Partitions of a group from which on eight of them may be in one bucket of a hash map."""
 
@@ -109,25 +106,12 @@ def ours(group: GeneratedGroup) -> dict[str, Any]:
     }
 
 
-def answers(program: str, lines: Iterable[str]) -> list[Any]:
-    """What a Java program answers to each line."""
-    answered = subprocess.run(
-        ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", java_driver(), program],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    return [json.loads(line) for line in answered.stdout.splitlines()]
-
-
 def test_assignors_compute_what_kafka_s_do() -> None:
     random = Random(848)
     assignors = (*ASSIGNORS, SIMPLE)
     generated = (generate(random, assignors[number % 3]) for number in range(GROUPS))
     groups = [group for group in generated if not has_trees(group)]
-    theirs = answers("Assignors", map(as_json, groups))
+    theirs = java_answers("Assignors", map(as_json, groups))
     assert len(theirs) == len(groups) > GROUPS - 200
     for number, (group, target) in enumerate(zip(groups, theirs, strict=True)):
         assert ours(group) == target, number
@@ -177,5 +161,5 @@ def hashed(image: Image) -> str:
 def test_hashes_of_topics_are_those_of_kafka() -> None:
     random = Random(1101)
     images = [generated_topics(random) for _ in range(HASHES)]
-    theirs = answers("TopicHashes", map(hashed, images))
+    theirs = java_answers("TopicHashes", map(hashed, images))
     assert [topics_hash(image, [*image.topics, "gone"]) for image in images] == theirs

@@ -17,9 +17,9 @@ from minibroker_protocol.schema import Array, Field, Struct, Versions
 from minibroker_protocol.types import BOOLEAN
 
 _NAMES: Final = """
-    acceptable_recovery_lag accepted_compression_types acknowledge_types acks
-    acquisition_lock_timeout_ms api_key assignment assignment_epoch assignor_name
-    authorized_operations batch_index batch_size broker_epoch candidate_directory_id
+    acceptable_recovery_lag acceptable_recovery_lag_legacy accepted_compression_types
+    acknowledge_types acks acquisition_lock_timeout_ms api_key assignment assignment_epoch
+    assignor_name authorized_operations batch_index batch_size broker_epoch candidate_directory_id
     client_software_name client_software_version cluster_authorized_operations committed_metadata
     compression_type config_operation config_source config_type controller_epoch coordinator_epoch
     cordoned_log_dirs count delivery_complete_count delivery_count delivery_state documentation
@@ -31,7 +31,7 @@ _NAMES: Final = """
     match_type max_bytes max_lifetime_ms max_records max_supported_version max_timestamp
     max_timestamp_ms max_version max_version_level max_wait_ms mechanism mechanisms
     member_assignment member_metadata member_type metadata metrics min_bytes min_supported_version
-    min_version min_version_level num_partitions offline_log_dirs offset_lag operation
+    min_version min_version_level node_type num_partitions offline_log_dirs offset_lag operation
     owner_principal_type partition_epoch partition_max_bytes partition_size pattern_type
     pattern_type_filter permission_type position previous_broker_epoch principal_type process_id
     producer_id_len protocol_data protocol_name protocol_type push_interval_ms rack rack_id reason
@@ -40,11 +40,12 @@ _NAMES: Final = """
     resource_type resource_type_filter resource_types response_partition_limit retention_time_ms
     security_protocol server_assignor session_epoch session_lifetime_ms session_timeout_ms
     share_acquire_mode share_session_epoch size source state_epoch state_filters states_filter
-    status_code subscription_id subtopology_id task_offset_interval_ms telemetry_max_bytes
-    timeout_ms timestamp token_requester_principal_type topic_authorized_operations topology_epoch
-    total_bytes transaction_start_time_ms transaction_state transaction_timeout_ms
-    transaction_version type types_filter unaligned_records unknown_state_filters upgrade_type
-    usable_bytes user_data voter_directory_id zk_version
+    status_code stores subscription_id subtopology_id successors task_offset_interval_ms
+    telemetry_max_bytes timeout_ms timestamp token_requester_principal_type
+    topic_authorized_operations topology_description_status topology_epoch total_bytes
+    transaction_start_time_ms transaction_state transaction_timeout_ms transaction_version type
+    types_filter unaligned_records unknown_state_filters upgrade_type usable_bytes user_data
+    voter_directory_id zk_version
 """
 WITHOUT_MEANING: Final = frozenset(_NAMES.split())
 """Names of fields whose values name nothing: sizes, times, types, counts, contents."""
@@ -59,6 +60,7 @@ OTHERWISE: Final = {
     ("ValueData", "value"): "limit of a quota",
     ("KeyValue", "key"): "name of a tag",
     ("KeyValue", "value"): "value of a tag",
+    ("TopologyDescriptionNode", "name"): "name of a processor",
     ("CreatableTopicConfig", "value"): "configs of topics have no secrets",
     ("CreatableTopicConfigs", "value"): "configs of topics have no secrets",
     ("DescribeConfigsResourceResult", "value"): "null if the config is sensitive",

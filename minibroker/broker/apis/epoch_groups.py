@@ -1,8 +1,8 @@
 """What the APIs of groups whose members have epochs do alike: describe such groups.
 
-The types of these groups are consumer groups (KIP-848) and share groups (KIP-932). It must never
-know the fields of one type. Invariant: each group of a request is in the response, in its order,
-with a description or with an error. Kafka's ``GroupCoordinatorService``.
+The types of these groups are consumer groups (KIP-848), share groups (KIP-932) and streams groups
+(KIP-1071). It must never know the fields of one type. Invariant: each group of a request is in the
+response, in its order, with a description or with an error. Kafka's ``GroupCoordinatorService``.
 """
 
 from __future__ import annotations

@@ -498,7 +498,6 @@ LIST_GROUPS = Api(
     split=_split_listing,
     execute=_list,
     merge=_merge_listing,
-    left_out=("groups of the type streams: none are served yet",),
 )
 
 

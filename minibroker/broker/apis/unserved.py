@@ -33,6 +33,10 @@ STREAMS_GROUPS: Final = Unserved(
     "the streams group protocol of KIP-1071",
     "set group.protocol=classic in the configuration of Kafka Streams",
 )
+TOPOLOGY_DESCRIPTIONS: Final = Unserved(
+    "descriptions of topologies (KIP-1331)",
+    "send them only when a heartbeat asks for them, which this broker's never do",
+)
 
 COMPARE_VERSIONS: Final = (
     "use a client whose versions of the API overlap with docs/reference/apis.md"
@@ -47,6 +51,7 @@ _BY_KEY: Final[Mapping[int, Unserved]] = {
     ApiKey.SHARE_ACKNOWLEDGE: SHARE_GROUPS,
     ApiKey.STREAMS_GROUP_HEARTBEAT: STREAMS_GROUPS,
     ApiKey.STREAMS_GROUP_DESCRIBE: STREAMS_GROUPS,
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: TOPOLOGY_DESCRIPTIONS,
 }
 
 

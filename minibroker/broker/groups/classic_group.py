@@ -32,7 +32,6 @@ from minibroker.broker.groups.events import (
     CommitRequested,
     CommitResult,
     ConsumerHeartbeat,
-    ConsumerHeartbeatResult,
     GroupRecord,
     HeartbeatReceived,
     HeartbeatResult,
@@ -52,6 +51,7 @@ from minibroker.broker.groups.events import (
     Restored,
     ShareHeartbeat,
     SharesChanged,
+    StreamsHeartbeat,
     SyncRequested,
     SyncResult,
     TimePassed,
@@ -453,11 +453,6 @@ class ClassicGroup(WrittenGroup):
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
-    def _consumer_heartbeat(self, event: ConsumerHeartbeat) -> None:
-        """Reject a member that does not join: the group is not a consumer group yet."""
-        text = f"Group {self.group_id} is not a consumer group."
-        self._answer(event.waiter, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))
-
     def _commit(self, event: CommitRequested) -> None:
         self._answer(event.waiter, CommitResult(self._commit_error(event)))
 
@@ -827,9 +822,10 @@ class ClassicGroup(WrittenGroup):
         JoinRequested: _join,
         SyncRequested: _sync,
         HeartbeatReceived: _heartbeat,
-        ConsumerHeartbeat: _consumer_heartbeat,
+        ConsumerHeartbeat: WrittenGroup.refuse_consumer_heartbeat,
         ShareHeartbeat: WrittenGroup.refuse_share_heartbeat,
         SharesChanged: WrittenGroup.refuse_shares,
+        StreamsHeartbeat: WrittenGroup.refuse_streams_heartbeat,
         CommitRequested: _commit,
         LeaveRequested: _leave,
         TimePassed: _time_passed,

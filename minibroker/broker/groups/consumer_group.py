@@ -97,13 +97,13 @@ from minibroker.broker.groups.events import (
     Restored,
     ShareHeartbeat,
     SharesChanged,
+    StreamsHeartbeat,
     SyncRequested,
     SyncResult,
     TimePassed,
 )
 from minibroker.broker.groups.group import (
     AfterWrite,
-    ChangeCause,
     Deadline,
     EpochGroup,
     GroupLimits,
@@ -136,8 +136,6 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
         self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
     ) -> None:
         super().__init__(group_id, limits, make_id, time)
-        self.unwritten: tuple[GroupRecord, ...] = ()
-        """Records to write before the first others, because they made this group."""
         self.held_revocations: dict[str, OwnedPartitions] = {}
         """What members have that have revoked the rest, while a test holds that."""
         self._released_revocations: dict[str, OwnedPartitions] = {}
@@ -625,17 +623,6 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
 
     # ------------------------------------------------------------------------------ internal events
 
-    def finish_write(self, event: Persisted) -> None:
-        """Apply the records that were written."""
-        assert self._write is not None
-        if event.error is ErrorCode.NONE:
-            made, self.unwritten = len(self.unwritten), ()
-            for record in self._write.records[made:]:
-                if isinstance(record, ConsumerGroupRecord):
-                    self._apply(record)
-            self._note_state(ChangeCause.RECORDS)
-        super().finish_write(event)
-
     def _restored(self, _event: Restored) -> None:
         for member in self.data.members.values():
             timeout = self._session_timeout_ms(member)
@@ -672,15 +659,16 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
 
     # ------------------------------------------------------------------------- records
 
-    def _apply(self, record: ConsumerGroupRecord) -> None:
+    def _apply(self, record: GroupRecord) -> None:
         """Change the state as a written record says, and the timers with it."""
+        if not isinstance(record, ConsumerGroupRecord):
+            return  # Of the classic group that takes the place of this one.
         name = record.name or ""
         before = self.data.members.get(name)
-        self.data.apply(record)
+        super()._apply(record)
         after = self.data.members.get(name)
         if before is not None and after is None:
             self._forget_revocation(name)
-            self._forget_deadlines(name)
         elif before is not None and after is not None:
             self._time_revocation(before, after)
 
@@ -694,11 +682,6 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
             self._deadlines.pop(key, None)
         elif before.state is not member.state or _has_changed(before, member):
             self._set_deadline(*key, member.rebalance_timeout_ms)
-
-    # ------------------------------------------------------------------------- decisions
-
-    def _persist(self, records: Sequence[GroupRecord], then: AfterWrite) -> None:
-        super()._persist((*self.unwritten, *records), then)
 
     # ------------------------------------------------------------------------------- time
 
@@ -719,10 +702,11 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
         HeartbeatReceived: _classic_heartbeat,
         ShareHeartbeat: WrittenGroup.refuse_share_heartbeat,
         SharesChanged: WrittenGroup.refuse_shares,
+        StreamsHeartbeat: WrittenGroup.refuse_streams_heartbeat,
         CommitRequested: _commit,
         LeaveRequested: _classic_leave,
         TimePassed: EpochGroup.nothing,
-        Persisted: finish_write,
+        Persisted: EpochGroup.finish_write,
         RebalanceReleased: _release_revocation,
         Restored: _restored,
         Removed: EpochGroup.removed,

@@ -8,16 +8,26 @@ and bounded by the named limits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.consumer_group import ConsumerGroup
+from minibroker.broker.groups.events import Task, TaskOffset, Tasks, UserEndpoint
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.membership import assigned_partitions
 from minibroker.broker.groups.offsets import CommittedOffset
 from minibroker.broker.groups.share_group import ShareGroup
 from minibroker.broker.groups.states import GroupState
+from minibroker.broker.groups.streams_assignor import STICKY
+from minibroker.broker.groups.streams_group import StreamsGroup
+from minibroker.broker.groups.streams_member import NO_OFFSETS, StreamsMember
+from minibroker.broker.groups.streams_topology import (
+    ConfiguredTopology,
+    InternalTopic,
+    StreamsTopology,
+    Subtopology,
+)
 from minibroker_protocol.types import Uuid
 
 
@@ -141,6 +151,63 @@ class ShareGroupDescription(NamedTuple):
     shared: tuple[TopicPartitions, ...]
 
 
+class AwaitedTask(NamedTuple):
+    """An active task of a member's target that a process has yet to release."""
+
+    task: Task
+    process_id: str
+
+
+class StreamsMemberDescription(NamedTuple):
+    """A member of a streams group; what it has includes what it must give up."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    state: str
+    client_id: str
+    client_host: str
+    topology_epoch: int
+    process_id: str
+    endpoint: UserEndpoint | None
+    client_tags: Mapping[str, str]
+    task_offsets: tuple[TaskOffset, ...]
+    task_end_offsets: tuple[TaskOffset, ...]
+    assigned: Tasks
+    pending_revocation: Tasks
+    target: Tasks
+    awaited: tuple[AwaitedTask, ...]
+
+
+class SubtopologyDescription(NamedTuple):
+    """Processors that are connected without a topic between them, and their topics."""
+
+    subtopology_id: str
+    source_topics: tuple[str, ...]
+    repartition_sinks: tuple[str, ...]
+    changelogs: tuple[InternalTopic, ...]
+    repartition_sources: tuple[InternalTopic, ...]
+
+
+class StreamsGroupDescription(NamedTuple):
+    """A streams group with its topology, its members and its offsets by topic and partition.
+
+    ``problem`` says what is wrong with the topics of the topology; it is empty if nothing is.
+    """
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor: str
+    topology_epoch: int
+    subtopologies: tuple[SubtopologyDescription, ...]
+    problem: str
+    members: tuple[StreamsMemberDescription, ...]
+    offsets: tuple[tuple[str, int, CommittedOffset], ...]
+
+
 def _named(
     group: ConsumerGroup | ShareGroup, assigned: Mapping[Uuid, Collection[int]]
 ) -> tuple[TopicPartitions, ...]:
@@ -175,6 +242,67 @@ def describe_share_group(group: ShareGroup) -> ShareGroupDescription:
             for member in data.members.values()
         ),
         shared=_named(group, data.shared.initialized),
+    )
+
+
+def describe_streams_group(group: StreamsGroup) -> StreamsGroupDescription:
+    """Describe a streams group; internal topics have their partitions if all topics are there."""
+    data, topology = group.data, group.data.topology
+    configured = None if group.checked is None else group.checked.configured
+    problem = None if configured is None else configured.problem
+    return StreamsGroupDescription(
+        group_id=group.group_id,
+        state=group.state_name,
+        group_epoch=data.group_epoch,
+        assignment_epoch=data.assignment_epoch,
+        assignor=STICKY,
+        topology_epoch=-1 if topology is None else topology.epoch,
+        subtopologies=() if topology is None else describe_topology(topology, configured),
+        problem="" if problem is None else problem.detail,
+        members=tuple(_streams_member(group, member) for member in data.members.values()),
+        offsets=tuple(group.offsets),
+    )
+
+
+def describe_topology(
+    topology: StreamsTopology, configured: ConfiguredTopology | None
+) -> tuple[SubtopologyDescription, ...]:
+    """The subtopologies in order of their ids, with their topics."""
+    subtopologies: Iterable[Subtopology] = topology.subtopologies
+    if configured is not None and configured.problem is None:
+        subtopologies = configured.subtopologies.values()
+    return tuple(
+        SubtopologyDescription(
+            each.subtopology_id,
+            tuple(sorted(each.source_topics)),
+            tuple(sorted(each.repartition_sinks)),
+            tuple(sorted(each.changelogs, key=lambda topic: topic.name)),
+            tuple(sorted(each.repartition_sources, key=lambda topic: topic.name)),
+        )
+        for each in subtopologies
+    )
+
+
+def _streams_member(group: StreamsGroup, member: StreamsMember) -> StreamsMemberDescription:
+    reported = group.offsets_of_tasks.get(member.member_id, NO_OFFSETS)
+    return StreamsMemberDescription(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        state=member.state.name,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topology_epoch=member.topology_epoch,
+        process_id=member.process_id,
+        endpoint=member.endpoint,
+        client_tags=member.client_tags,
+        task_offsets=reported.task_offsets,
+        task_end_offsets=reported.task_end_offsets,
+        assigned=member.assigned.tasks,
+        pending_revocation=member.pending_revocation.tasks,
+        target=group.data.targets.get(member.member_id, Tasks()),
+        awaited=tuple(AwaitedTask(*each) for each in group.awaited_tasks(member)),
     )
 
 

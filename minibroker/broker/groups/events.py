@@ -12,6 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from minibroker.broker.groups.streams_topology import (
+    InternalTopic,
+    StreamsStatus,
+    StreamsTopology,
+)
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import Uuid
 
@@ -30,6 +35,32 @@ class Moment(NamedTuple):
 
     now: float
     wall_ms: int
+
+
+Task = tuple[str, int]
+"""A task of a streams group: a subtopology and a partition of its source topics."""
+
+
+class Tasks(NamedTuple):
+    """Tasks of a member in each role."""
+
+    active: frozenset[Task] = frozenset()
+    standby: frozenset[Task] = frozenset()
+    warmup: frozenset[Task] = frozenset()
+
+
+class TaskOffset(NamedTuple):
+    """How far the state of a task is restored, or how far it can be."""
+
+    task: Task
+    offset: int
+
+
+class UserEndpoint(NamedTuple):
+    """Where an instance of a streams application answers queries of its state."""
+
+    host: str
+    port: int
 
 
 # ------------------------------------------------------------------------------------- events
@@ -112,6 +143,34 @@ class ShareHeartbeat(NamedTuple):
     client_host: str = ""
     assigns_now: bool = False
     """Whether a target is computed even within the assignment interval."""
+    waiter: Waiter = NO_WAITER
+
+
+class StreamsHeartbeat(NamedTuple):
+    """A member of a streams group joins, stays or leaves, by its epoch. None means "unchanged"."""
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topology: StreamsTopology | None = None
+    """The topology of the application; only a member that joins sends it."""
+    owned: Tasks | None = None
+    """The tasks that the member has."""
+    task_offsets: tuple[TaskOffset, ...] | None = None
+    task_end_offsets: tuple[TaskOffset, ...] | None = None
+    process_id: str | None = None
+    endpoint: UserEndpoint | None = None
+    client_tags: Mapping[str, str] | None = None
+    shuts_down: bool = False
+    """Whether the whole application is to end."""
+    endpoint_epoch: int = -1
+    """The epoch of the endpoints that the member knows."""
+    client_id: str = ""
+    client_host: str = ""
+    knows_tags: bool = True
+    """Whether the version of the request has the status of missing tags."""
     waiter: Waiter = NO_WAITER
 
 
@@ -214,6 +273,7 @@ Event = (
     | ConsumerHeartbeat
     | ShareHeartbeat
     | SharesChanged
+    | StreamsHeartbeat
     | CommitRequested
     | LeaveRequested
     | TimePassed
@@ -295,6 +355,32 @@ class ShareHeartbeatResult(NamedTuple):
     assignment: tuple[AssignedPartitions, ...] | None = None
 
 
+class EndpointPartitions(NamedTuple):
+    """Source partitions of the tasks of a member whose instance answers queries."""
+
+    endpoint: UserEndpoint
+    active: tuple[tuple[str, tuple[int, ...]], ...]
+    standby: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class StreamsHeartbeatResult(NamedTuple):
+    """Answer to ``StreamsHeartbeat``. Tasks and endpoints are None if the member knows them."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    member_id: str = ""
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    acceptable_recovery_lag: int = -1
+    task_offset_interval_ms: int = 0
+    statuses: tuple[StreamsStatus, ...] = ()
+    tasks: Tasks | None = None
+    endpoint_epoch: int = 0
+    endpoints: tuple[EndpointPartitions, ...] | None = None
+    missing_topics: tuple[InternalTopic, ...] = ()
+    """Internal topics that are to be created."""
+
+
 class CommitResult(NamedTuple):
     """Answer to ``CommitRequested``: whether the offsets may be written."""
 
@@ -322,6 +408,7 @@ Result = (
     | HeartbeatResult
     | ConsumerHeartbeatResult
     | ShareHeartbeatResult
+    | StreamsHeartbeatResult
     | CommitResult
     | LeaveResult
     | ActionTaken

@@ -26,6 +26,8 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, Ty
 from minibroker.broker.groups.events import (
     NO_WAITER,
     ActionTaken,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
     Decision,
     Event,
     GroupAnswer,
@@ -41,6 +43,8 @@ from minibroker.broker.groups.events import (
     ShareHeartbeat,
     ShareHeartbeatResult,
     SharesChanged,
+    StreamsHeartbeat,
+    StreamsHeartbeatResult,
     Waiter,
 )
 from minibroker.broker.groups.hooks import REBALANCE
@@ -63,11 +67,27 @@ from minibroker.broker.settings import (
     GROUP_SHARE_HEARTBEAT_INTERVAL_MS,
     GROUP_SHARE_MAX_SIZE,
     GROUP_SHARE_SESSION_TIMEOUT_MS,
+    GROUP_STREAMS_ACCEPTABLE_RECOVERY_LAG,
+    GROUP_STREAMS_ASSIGNMENT_INTERVAL_MS,
+    GROUP_STREAMS_HEARTBEAT_INTERVAL_MS,
+    GROUP_STREAMS_INITIAL_REBALANCE_DELAY_MS,
+    GROUP_STREAMS_MAX_SIZE,
+    GROUP_STREAMS_NUM_STANDBY_REPLICAS,
+    GROUP_STREAMS_RACK_AWARE_ASSIGNMENT_TAGS,
+    GROUP_STREAMS_SESSION_TIMEOUT_MS,
+    GROUP_STREAMS_TASK_OFFSET_INTERVAL_MS,
     OFFSET_METADATA_MAX_BYTES,
     OFFSETS_RETENTION_CHECK_INTERVAL_MS,
     OFFSETS_RETENTION_MINUTES,
     Setting,
     Settings,
+)
+from minibroker.broker.settings.resources import (
+    STREAMS_ACCEPTABLE_RECOVERY_LAG,
+    STREAMS_INITIAL_REBALANCE_DELAY_MS,
+    STREAMS_NUM_STANDBY_REPLICAS,
+    STREAMS_RACK_AWARE_ASSIGNMENT_TAGS,
+    STREAMS_TASK_OFFSET_INTERVAL_MS,
 )
 from minibroker_protocol.errors import ErrorCode
 
@@ -110,7 +130,7 @@ when it has more than ``TIMERS_PER_GROUP_MAX`` entries per group plus ``EXTRA_TI
 
 
 class GroupTimes(NamedTuple):
-    """Times of a consumer group or a share group, which its configs may set, in milliseconds."""
+    """Times of a group with member epochs, which its configs may set, in milliseconds."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -164,6 +184,71 @@ class ConsumerLimits:
         )
 
 
+class StreamsConfig(NamedTuple):
+    """What the configs of a streams group may set, besides its times."""
+
+    standby_replicas: int = 0
+    initial_rebalance_delay_ms: int = 3_000
+    rack_aware_tags: tuple[str, ...] = ()
+    task_offset_interval_ms: int = 60_000
+    acceptable_recovery_lag: int = 10_000
+
+    @property
+    def assignment_configs(self) -> dict[str, str]:
+        """Kafka's names of the configs that targets follow from, with their values as text."""
+        configs = {"num.standby.replicas": str(self.standby_replicas)}
+        if self.rack_aware_tags:
+            configs["rack.aware.assignment.tags"] = ",".join(self.rack_aware_tags)
+        return configs
+
+
+DEFAULT_STREAMS_CONFIG: Final = StreamsConfig()
+
+_STREAMS_CONFIGS: Final[tuple[Setting[Any], ...]] = (
+    STREAMS_NUM_STANDBY_REPLICAS,
+    STREAMS_INITIAL_REBALANCE_DELAY_MS,
+    STREAMS_RACK_AWARE_ASSIGNMENT_TAGS,
+    STREAMS_TASK_OFFSET_INTERVAL_MS,
+    STREAMS_ACCEPTABLE_RECOVERY_LAG,
+)
+
+
+def streams_config_of(image: Image, group_id: str, defaults: StreamsConfig) -> StreamsConfig:
+    """The configs of a streams group, or the settings of the broker."""
+    overrides = image.configs.get((GROUP, group_id), EMPTY)
+    return StreamsConfig._make(
+        each.parse(overrides[each.name]) if each.name in overrides else default
+        for each, default in zip(_STREAMS_CONFIGS, defaults, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsLimits:
+    """Settings of streams groups."""
+
+    members_max: int = MEMBERS_MAX
+    times: GroupTimes = DEFAULT_TIMES
+    config: StreamsConfig = DEFAULT_STREAMS_CONFIG
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> StreamsLimits:
+        return cls(
+            members_max=min(settings[GROUP_STREAMS_MAX_SIZE], MEMBERS_MAX),
+            times=GroupTimes(
+                settings[GROUP_STREAMS_SESSION_TIMEOUT_MS],
+                settings[GROUP_STREAMS_HEARTBEAT_INTERVAL_MS],
+                settings[GROUP_STREAMS_ASSIGNMENT_INTERVAL_MS],
+            ),
+            config=StreamsConfig(
+                settings[GROUP_STREAMS_NUM_STANDBY_REPLICAS],
+                settings[GROUP_STREAMS_INITIAL_REBALANCE_DELAY_MS],
+                settings[GROUP_STREAMS_RACK_AWARE_ASSIGNMENT_TAGS],
+                settings[GROUP_STREAMS_TASK_OFFSET_INTERVAL_MS],
+                settings[GROUP_STREAMS_ACCEPTABLE_RECOVERY_LAG],
+            ),
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
     """Settings of the group rules. Raises ``ValueError`` if two of them contradict each other."""
@@ -178,6 +263,7 @@ class GroupLimits:
     consumer: ConsumerLimits = ConsumerLimits()
     share_members_max: int = 200
     share_times: GroupTimes = DEFAULT_TIMES
+    streams: StreamsLimits = StreamsLimits()
 
     @classmethod
     def from_settings(cls, settings: Settings) -> GroupLimits:
@@ -196,6 +282,7 @@ class GroupLimits:
                 settings[GROUP_SHARE_HEARTBEAT_INTERVAL_MS],
                 settings[GROUP_SHARE_ASSIGNMENT_INTERVAL_MS],
             ),
+            streams=StreamsLimits.from_settings(settings),
         )
 
     def __post_init__(self) -> None:
@@ -404,6 +491,16 @@ class WrittenGroup(Group):
         text = f"Group {self.group_id} is not a share group."
         self._answer(event.waiter, ShareHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))
 
+    def refuse_streams_heartbeat(self, event: StreamsHeartbeat) -> None:
+        """Reject a member of a streams group: the group is of another type."""
+        text = f"Group {self.group_id} is not a streams group."
+        self._answer(event.waiter, StreamsHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))
+
+    def refuse_consumer_heartbeat(self, event: ConsumerHeartbeat) -> None:
+        """Reject a member of a consumer group: the group is of another type."""
+        text = f"Group {self.group_id} is not a consumer group."
+        self._answer(event.waiter, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))
+
     def refuse_shares(self, event: SharesChanged) -> None:
         """Reject a change of the states of a share group: the group is of another type."""
         self._answer(event.waiter, ActionTaken(ErrorCode.GROUP_ID_NOT_FOUND))
@@ -451,6 +548,7 @@ class Deadline(enum.Enum):
     JOIN = "the classic member has not joined again within the rebalance timeout"
     SYNC = "the classic member has not requested its assignment within the rebalance timeout"
     REGEX = "regular expressions are to be matched"
+    INITIAL = "the first target of a group is due"
 
 
 class EpochData(Protocol):
@@ -464,6 +562,8 @@ class EpochData(Protocol):
     def apply(self, record: Any) -> None: ...
 
     def current_state(self) -> enum.Enum: ...
+
+    def tombstones(self) -> Sequence[GroupRecord]: ...
 
 
 D = TypeVar("D", bound=EpochData)
@@ -486,6 +586,8 @@ class EpochGroup(WrittenGroup, Generic[D]):
     ) -> None:
         super().__init__(group_id, limits, make_id, time)
         self.data: D = self.data_type(group_id)
+        self.unwritten: tuple[GroupRecord, ...] = ()
+        """Records to write before the first others, because they made this group."""
         self.state = self.data.current_state()
         self._overrides: Mapping[str, str] = EMPTY
         self._times = self.default_times
@@ -585,10 +687,26 @@ class EpochGroup(WrittenGroup, Generic[D]):
 
     def _persist(self, records: Sequence[GroupRecord], then: AfterWrite) -> None:
         """Write records; ``then`` is called with the result, at once if there are none."""
-        if records:
-            self._write = PendingWrite(tuple(records), then)
+        if records or self.unwritten:
+            self._write = PendingWrite((*self.unwritten, *records), then)
         else:
             then(ErrorCode.NONE)
+
+    def finish_write(self, event: Persisted) -> None:
+        """Apply the records that were written."""
+        assert self._write is not None
+        if event.error is ErrorCode.NONE:
+            made, self.unwritten = len(self.unwritten), ()
+            for record in self._write.records[made:]:
+                self._apply(record)
+            self._note_state(ChangeCause.RECORDS)
+        super().finish_write(event)
+
+    def _apply(self, record: Any) -> None:
+        """Change the state as a written record says, and the timers with it."""
+        self.data.apply(record)
+        if record.name is not None and record.name not in self.data.members:
+            self._forget_deadlines(record.name)
 
     def _note_failure(self, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:

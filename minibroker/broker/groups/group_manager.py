@@ -49,6 +49,8 @@ from minibroker.broker.groups.state_log import (
     commit_error,
     group_error,
 )
+from minibroker.broker.groups.streams_group import StreamsGroup
+from minibroker.broker.groups.streams_records import STREAMS
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.image import OFFSETS_TOPIC, Image
@@ -62,6 +64,7 @@ GROUP_TYPES: Final[dict[str, type[Group]]] = {
     CLASSIC: ClassicGroup,
     CONSUMER: ConsumerGroup,
     SHARE: ShareGroup,
+    STREAMS: StreamsGroup,
 }
 """The group types that this coordinator supports, by Kafka's name."""
 
@@ -172,8 +175,23 @@ class GroupManager(StateLogs[OffsetsLog]):
             group.offsets = existing.offsets
         return group
 
-    def clear_consumer_group(self, group: ConsumerGroup, time: Moment) -> ErrorCode:
-        """Replace a consumer group without members by a classic group, which has its offsets."""
+    def streams_group(self, group_id: str, time: Moment) -> StreamsGroup | None:
+        """The streams group that a first member makes, or None if there are too many groups.
+
+        It is new, or takes the place of a classic group without members, whose offsets it has. It
+        is not among the groups yet.
+        """
+        if not self._has_room_for(group_id):
+            return None
+        group = StreamsGroup(group_id, self.limits, self._make_id, time)
+        existing = self.groups.get(group_id)
+        if existing is not None:
+            group.unwritten = (GroupEntry(group_id, None),)
+            group.offsets = existing.offsets
+        return group
+
+    def clear_group(self, group: ConsumerGroup | StreamsGroup, time: Moment) -> ErrorCode:
+        """Replace a group without members by a classic group, which has its offsets."""
         error = self.store(group, group.data.tombstones(), time.wall_ms)
         if error is ErrorCode.NONE:
             classic = ClassicGroup(group.group_id, self.limits, self._make_id, time)

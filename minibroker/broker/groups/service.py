@@ -27,9 +27,11 @@ from minibroker.broker.groups.description import (
     GroupDescription,
     GroupOverview,
     ShareGroupDescription,
+    StreamsGroupDescription,
     describe,
     describe_consumer_group,
     describe_share_group,
+    describe_streams_group,
     overview,
 )
 from minibroker.broker.groups.events import (
@@ -62,6 +64,8 @@ from minibroker.broker.groups.events import (
     ShareHeartbeat,
     ShareHeartbeatResult,
     SharesChanged,
+    StreamsHeartbeat,
+    StreamsHeartbeatResult,
     SyncRequested,
     SyncResult,
     TimePassed,
@@ -75,6 +79,7 @@ from minibroker.broker.groups.share_group import ShareGroup
 from minibroker.broker.groups.share_records import SHARE
 from minibroker.broker.groups.state_log import OffsetsTransaction
 from minibroker.broker.groups.states import StateTransition
+from minibroker.broker.groups.streams_group import StreamsGroup
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.image import OFFSETS_TOPIC, Image
@@ -85,6 +90,7 @@ _logger = logging.getLogger(__name__)
 _NO_METADATA = Image()
 
 ResultT = TypeVar("ResultT", bound=Result)
+HeartbeatT = TypeVar("HeartbeatT", ConsumerHeartbeatResult, StreamsHeartbeatResult)
 
 
 class GroupService:
@@ -197,11 +203,15 @@ class GroupService:
             else:
                 group = self._manager.create(group_id, self._moment())
                 error = ErrorCode.POLICY_VIOLATION if group is None else error
+        elif (
+            error is ErrorCode.NONE
+            and isinstance(group, (ConsumerGroup, StreamsGroup))
+            and group.is_idle
+        ):
+            error = self._manager.clear_group(group, self._moment())
+            group = self._manager.groups[group_id]
         elif error is ErrorCode.NONE and group is not None and not group.takes_classic_requests:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        elif error is ErrorCode.NONE and isinstance(group, ConsumerGroup) and group.is_idle:
-            error = self._manager.clear_consumer_group(group, self._moment())
-            group = self._manager.groups[group_id]
         if error is not ErrorCode.NONE or group is None:
             return JoinResult(error=error, member_id=event.member_id)
         return self._request(group, event, JoinResult)
@@ -249,11 +259,39 @@ class GroupService:
             return ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, str(rejected))
         if group is None:
             return ConsumerHeartbeatResult(ErrorCode.POLICY_VIOLATION)
+        return self._begin(group, event, ConsumerHeartbeatResult)
+
+    def streams_heartbeat(self, group_id: str, event: StreamsHeartbeat) -> StreamsHeartbeatResult:
+        """Handle a heartbeat of a streams group, which a joining member may create."""
+        joins = event.member_epoch == JOIN_EPOCH
+        if not self._manager.is_loaded(group_id) or (joins and not self.can_store):
+            return StreamsHeartbeatResult(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        existing = self._manager.groups.get(group_id)
+        is_replaced = joins and isinstance(existing, ClassicGroup) and existing.is_idle
+        if existing is not None and not is_replaced:
+            return self._request_immediate(existing, event, StreamsHeartbeatResult)
+        if not joins:
+            leaves = event.member_epoch < JOIN_EPOCH
+            text = f"{'Group' if leaves else 'Streams group'} {group_id} not found."
+            return StreamsHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text)
+        group = self._manager.streams_group(group_id, self._moment())
+        if group is None:
+            return StreamsHeartbeatResult(ErrorCode.POLICY_VIOLATION)
+        return self._begin(group, event, StreamsHeartbeatResult)
+
+    def _begin(
+        self,
+        group: ConsumerGroup | StreamsGroup,
+        event: ConsumerHeartbeat | StreamsHeartbeat,
+        kind: type[HeartbeatT],
+    ) -> HeartbeatT:
+        """Let a first member join a group, which takes the place of any other if it may."""
+        existing = self._manager.groups.get(group.group_id)
         self._handle_event(group, event, reports=False)
         result = self._answers.pop(NO_WAITER)
-        assert isinstance(result, ConsumerHeartbeatResult)
+        assert isinstance(result, kind)
         if result.error is ErrorCode.NONE:
-            self._manager.groups[group_id] = group
+            self._manager.groups[group.group_id] = group
             if existing is not None:
                 self._handle_event(existing, Removed(ErrorCode.REBALANCE_IN_PROGRESS))
             report_transitions(self.on_state, group, None)
@@ -464,6 +502,14 @@ class GroupService:
         group.image = self._image()
         return describe_share_group(group)
 
+    def describe_streams_group(self, group_id: str) -> StreamsGroupDescription | None:
+        """Describe a streams group with its members; None if there is none with this id."""
+        group = self._manager.find(group_id, StreamsGroup)
+        if group is None:
+            return None
+        group.image = self._image()
+        return describe_streams_group(group)
+
     def delete_group(self, group_id: str) -> ErrorCode:
         """Delete a group that has no members, with its offsets."""
         group = self._manager.groups.get(group_id)
@@ -516,6 +562,7 @@ class GroupService:
         | ConsumerHeartbeat
         | ShareHeartbeat
         | SharesChanged
+        | StreamsHeartbeat
         | CommitRequested
         | LeaveRequested
         | GroupAction,

@@ -30,7 +30,6 @@ from minibroker.broker.groups.events import (
     CommitRequested,
     CommitResult,
     ConsumerHeartbeat,
-    ConsumerHeartbeatResult,
     MemberExpired,
     MemberFenced,
     Persisted,
@@ -41,16 +40,17 @@ from minibroker.broker.groups.events import (
     ShareHeartbeat,
     ShareHeartbeatResult,
     SharesChanged,
+    StreamsHeartbeat,
     TimePassed,
 )
 from minibroker.broker.groups.group import (
     AfterWrite,
-    ChangeCause,
     Deadline,
     EpochGroup,
     GroupTimes,
     Handlers,
     RequestRejected,
+    WrittenGroup,
 )
 from minibroker.broker.groups.share_actions import (
     plan_share_assignment,
@@ -228,26 +228,10 @@ class ShareGroup(EpochGroup[ShareGroupData]):
         is_new = changed != shared
         self._persist([self.data.shared_record(changed, self.image)] if is_new else [], then)
 
-    def _refuse_consumer(self, event: ConsumerHeartbeat) -> None:
-        text = f"Group {self.group_id} is not a consumer group."
-        self._answer(event.waiter, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))
-
     def _refuse_commit(self, event: CommitRequested) -> None:
         self._answer(event.waiter, CommitResult(ErrorCode.GROUP_ID_NOT_FOUND))
 
     # ------------------------------------------------------------------------------ internal events
-
-    def finish_write(self, event: Persisted) -> None:
-        """Apply the records that were written."""
-        assert self._write is not None
-        if event.error is ErrorCode.NONE:
-            for record in self._write.records:
-                assert isinstance(record, ShareGroupRecord)
-                self.data.apply(record)
-                if record.name is not None and record.name not in self.data.members:
-                    self._forget_deadlines(record.name)
-            self._note_state(ChangeCause.RECORDS)
-        super().finish_write(event)
 
     def _restored(self, _event: Restored) -> None:
         for member_id in self.data.members:
@@ -272,10 +256,11 @@ class ShareGroup(EpochGroup[ShareGroupData]):
     HANDLERS: ClassVar[Handlers] = {
         ShareHeartbeat: _handle_heartbeat,
         SharesChanged: _change_shares,
-        ConsumerHeartbeat: _refuse_consumer,
+        ConsumerHeartbeat: WrittenGroup.refuse_consumer_heartbeat,
+        StreamsHeartbeat: WrittenGroup.refuse_streams_heartbeat,
         CommitRequested: _refuse_commit,
         TimePassed: EpochGroup.nothing,
-        Persisted: finish_write,
+        Persisted: EpochGroup.finish_write,
         RebalanceReleased: EpochGroup.nothing,
         Restored: _restored,
         Removed: EpochGroup.removed,

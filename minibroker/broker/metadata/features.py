@@ -44,7 +44,10 @@ GROUP_VERSION: Final = Feature("group.version", lowest=0, highest=1, default=1)
 SHARE_VERSION: Final = Feature("share.version", lowest=0, highest=1, default=1)
 """0: no share groups, 1: share groups (KIP-932). There are no dead-letter queues (level 2)."""
 
-FEATURES: Final = (GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION)
+STREAMS_VERSION: Final = Feature("streams.version", lowest=0, highest=1, default=1)
+"""0: no streams groups, 1: streams groups (KIP-1071)."""
+
+FEATURES: Final = (GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION, TRANSACTION_VERSION)
 
 DESCRIPTIVE: Final = frozenset({"metadata.version", "kraft.version"})
 """Features of a persona that clients are shown although they have no effect here; others that are

@@ -351,6 +351,7 @@ class ControllerRequests:
             groups.describe(group_id, full=True)
             or groups.describe_consumer_group(group_id)
             or groups.describe_share_group(group_id)
+            or groups.describe_streams_group(group_id)
         )
 
     def _log_views(self, topic: str) -> dict[int, LogView]:

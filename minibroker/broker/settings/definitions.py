@@ -403,9 +403,9 @@ GROUP_MAX_SESSION_TIMEOUT_MS = Setting("group.max.session.timeout.ms", INT, 30 *
 GROUP_MAX_SIZE = Setting("group.max.size", INT, INT_MAX, at_least(1),
     doc="The maximum number of members of a group.")
 GROUP_COORDINATOR_REBALANCE_PROTOCOLS = Setting("group.coordinator.rebalance.protocols", LIST,
-    ("classic", "consumer"), some_of("classic", "consumer", "share", "streams"),
-    doc="The group protocols that are served. Without `consumer`, clients with "
-    "`group.protocol=consumer` get UNSUPPORTED_VERSION.")
+    ("classic", "consumer", "streams"), some_of("classic", "consumer", "share", "streams"),
+    doc="The group protocols that are served. Without `consumer` or `streams`, clients with that "
+    "`group.protocol` get UNSUPPORTED_VERSION.")
 GROUP_CONSUMER_SESSION_TIMEOUT_MS = Setting("group.consumer.session.timeout.ms", INT, 45_000,
     at_least(1), doc="The time after which a silent member of a consumer group is removed, in "
     "milliseconds.")
@@ -481,6 +481,45 @@ GROUP_SHARE_PARTITION_MAX_RECORD_LOCKS = Setting("group.share.partition.max.reco
     doc="The most records of a partition that are in flight in a share group at a time.")
 GROUP_SHARE_MAX_SHARE_SESSIONS = Setting("group.share.max.share.sessions", INT, 2_000, at_least(1),
     doc="The most share sessions of a network processor.")
+GROUP_STREAMS_SESSION_TIMEOUT_MS = Setting("group.streams.session.timeout.ms", INT, 45_000,
+    at_least(1), doc="The time after which a silent member of a streams group is removed, in "
+    "milliseconds.")
+GROUP_STREAMS_MIN_SESSION_TIMEOUT_MS = Setting("group.streams.min.session.timeout.ms", INT, 45_000,
+    at_least(1), doc="The minimum session timeout that a streams group may have, in milliseconds.")
+GROUP_STREAMS_MAX_SESSION_TIMEOUT_MS = Setting("group.streams.max.session.timeout.ms", INT, 60_000,
+    at_least(1), doc="The maximum session timeout that a streams group may have, in milliseconds.")
+GROUP_STREAMS_HEARTBEAT_INTERVAL_MS = Setting("group.streams.heartbeat.interval.ms", INT, 5_000,
+    at_least(1), doc="The interval of heartbeats that members of streams groups are given, in "
+    "milliseconds.")
+GROUP_STREAMS_MIN_HEARTBEAT_INTERVAL_MS = Setting("group.streams.min.heartbeat.interval.ms", INT,
+    5_000, at_least(1),
+    doc="The minimum heartbeat interval that a streams group may have, in milliseconds.")
+GROUP_STREAMS_MAX_HEARTBEAT_INTERVAL_MS = Setting("group.streams.max.heartbeat.interval.ms", INT,
+    15_000, at_least(1),
+    doc="The maximum heartbeat interval that a streams group may have, in milliseconds.")
+GROUP_STREAMS_ASSIGNMENT_INTERVAL_MS = Setting("group.streams.assignment.interval.ms", INT, 1_000,
+    at_least(0),
+    doc="The shortest time between two assignments of a streams group, in milliseconds.")
+GROUP_STREAMS_INITIAL_REBALANCE_DELAY_MS = Setting("group.streams.initial.rebalance.delay.ms", INT,
+    3_000, at_least(0), doc="How long the first assignment of a streams group without members "
+    "waits for further members, in milliseconds.")
+GROUP_STREAMS_MAX_SIZE = Setting("group.streams.max.size", INT, INT_MAX, at_least(1),
+    doc="The maximum number of members of a streams group.")
+GROUP_STREAMS_NUM_STANDBY_REPLICAS = Setting("group.streams.num.standby.replicas", INT, 0,
+    at_least(0), doc="The number of standby tasks of each task with a state.")
+GROUP_STREAMS_MAX_STANDBY_REPLICAS = Setting("group.streams.max.standby.replicas", INT, 2,
+    at_least(0), doc="The most standby tasks of each task that a streams group may have.")
+GROUP_STREAMS_RACK_AWARE_ASSIGNMENT_TAGS = Setting("group.streams.rack.aware.assignment.tags",
+    LIST, (), doc="The client tags over whose values standby tasks are distributed.")
+GROUP_STREAMS_TASK_OFFSET_INTERVAL_MS = Setting("group.streams.task.offset.interval.ms", INT,
+    60_000, at_least(1),
+    doc="How often members of streams groups report the offsets of their tasks, in milliseconds.")
+GROUP_STREAMS_MIN_TASK_OFFSET_INTERVAL_MS = Setting("group.streams.min.task.offset.interval.ms",
+    INT, 15_000, at_least(1), doc="The minimum interval of such reports that a streams group may "
+    "have, in milliseconds.")
+GROUP_STREAMS_ACCEPTABLE_RECOVERY_LAG = Setting("group.streams.acceptable.recovery.lag", LONG,
+    10_000, at_least(0), doc="The lag up to which the state of a task counts as restored, which "
+    "members of streams groups get from the broker.")
 SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS = Setting(
     "share.coordinator.state.topic.num.partitions", INT, 50, between(1, 1000),
     doc="The number of partitions of `__share_group_state`. Share partitions are assigned to them "

@@ -72,12 +72,6 @@ KNOWN_UNSERVED = frozenset().union(
         "assignors enable max.groups persister.class.name",
     ),
     _names(
-        "group.streams.",
-        """heartbeat.interval.ms initial.rebalance.delay.ms max.heartbeat.interval.ms
-        max.session.timeout.ms max.size max.standby.replicas min.heartbeat.interval.ms
-        min.session.timeout.ms num.standby.replicas session.timeout.ms""",
-    ),
-    _names(
         "log.",
         """dir.failure.timeout.ms flush.offset.checkpoint.interval.ms
         flush.start.offset.checkpoint.interval.ms initial.task.delay.ms

@@ -38,9 +38,9 @@ from minibroker.broker.settings.settings import Settings
 T = TypeVar("T")
 
 _QUEUES: Final = "there are no dead-letter queues"
-_STREAMS: Final = "the streams group protocol is not served"
+_WARMUPS: Final = "no warm-up tasks are assigned, as in Kafka 4.4"
 _OFFLOAD: Final = "assignments are computed at once"
-_REASONS: Final = {"consumer": "", "share": "", "errors": _QUEUES, "streams": _STREAMS}
+_REASONS: Final = {"consumer": "", "share": "", "errors": _QUEUES, "streams": ""}
 
 _DURATION: Final = re.compile(
     r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?"
@@ -70,6 +70,7 @@ def _group(
     highest: int | None = None,
     internal: bool = False,
     own_default: bool = False,
+    no_effect: str = "",
 ) -> Setting[T]:
     """Declare a group config.
 
@@ -88,7 +89,7 @@ def _group(
         _INTERNAL.add(name)
     if own_default:
         _WITHOUT_SYNONYM.add(name)
-    no_effect = _REASONS[protocol] or (_OFFLOAD if internal else "")
+    no_effect = no_effect or _REASONS[protocol]
     return Setting(name, type, default, valid, scope=Scope.GROUP, doc=doc, no_effect=no_effect)
 
 
@@ -125,6 +126,7 @@ for _protocol in ("consumer", "share", "streams"):
     _group(f"{_protocol}.assignment.interval.ms", INT, 1_000, _COUNT, lowest=0,
         highest=15_000, doc=f"The shortest time between two assignments of a {_protocol} group.")
     _group(f"{_protocol}.assignor.offload.enable", BOOLEAN, True, internal=True,
+        no_effect=_OFFLOAD,
         doc=f"Whether assignments of a {_protocol} group are computed in the background.")
 
 _TIMES: Final = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
@@ -134,6 +136,9 @@ CONSUMER_TIMES: Final[tuple[Setting[int], ...]] = tuple(
 SHARE_TIMES: Final[tuple[Setting[int], ...]] = tuple(
     GROUP_SETTINGS[f"share.{name}"] for name in _TIMES)
 """The times of a share group."""
+STREAMS_TIMES: Final[tuple[Setting[int], ...]] = tuple(
+    GROUP_SETTINGS[f"streams.{name}"] for name in _TIMES)
+"""The times of a streams group."""
 
 SHARE_RECORD_LOCK_DURATION_MS: Final = _group("share.record.lock.duration.ms", INT, 30_000,
     at_least(1_000), lowest=15_000, highest=60_000,
@@ -154,20 +159,21 @@ _DLQ_TOPIC: Final = _group("errors.deadletterqueue.topic.name", STRING, "", own_
     doc="The topic for records that cannot be delivered; empty if there is none.")
 _group("errors.deadletterqueue.copy.record.enable", BOOLEAN, False, own_default=True,
     doc="Whether the record itself is copied to the dead-letter queue.")
-_group("streams.num.standby.replicas", INT, 0, _COUNT, highest=2,
-    doc="The number of standby replicas of each task.")
-_group("streams.initial.rebalance.delay.ms", INT, 3_000, _COUNT,
-    doc="How long the first rebalance of a new group waits for further members.")
-_TAGS: Final = _group("streams.rack.aware.assignment.tags", LIST, (),
+STREAMS_NUM_STANDBY_REPLICAS: Final = _group("streams.num.standby.replicas", INT, 0, _COUNT,
+    highest=2, doc="The number of standby replicas of each task.")
+STREAMS_INITIAL_REBALANCE_DELAY_MS: Final = _group("streams.initial.rebalance.delay.ms", INT,
+    3_000, _COUNT, doc="How long the first rebalance of a new group waits for further members.")
+STREAMS_RACK_AWARE_ASSIGNMENT_TAGS: Final = _group("streams.rack.aware.assignment.tags", LIST, (),
     doc="The client tags that standby replicas are distributed over.")
 STREAMS_ASSIGNOR_NAME: Final = _group("streams.assignor.name", STRING, "sticky",
     doc="The assignor of tasks.")
-_group("streams.task.offset.interval.ms", INT, 60_000, _POSITIVE, lowest=15_000,
-    internal=True, doc="How often offsets of warm-up tasks are reported.")
+STREAMS_TASK_OFFSET_INTERVAL_MS: Final = _group("streams.task.offset.interval.ms", INT, 60_000,
+    _POSITIVE, lowest=15_000, internal=True,
+    doc="How often offsets of tasks are reported.")
 _group("streams.num.warmup.replicas", INT, 2, _COUNT, highest=20, internal=True,
-    doc="The most warm-up replicas of tasks.")
-_group("streams.acceptable.recovery.lag", LONG, 10_000, _COUNT, internal=True,
-    doc="The lag up to which a client counts as caught up.")
+    no_effect=_WARMUPS, doc="The most warm-up replicas of tasks.")
+STREAMS_ACCEPTABLE_RECOVERY_LAG: Final = _group("streams.acceptable.recovery.lag", LONG, 10_000,
+    _COUNT, internal=True, doc="The lag up to which a client counts as caught up.")
 
 # fmt: on
 
@@ -200,9 +206,10 @@ def group_problem(settings: Settings, config: Mapping[str, str]) -> str | None:
     for name in config:
         if name not in GROUP_SETTINGS:
             return f"Unknown group config name: {name}"
-    tags = [tag.strip() for tag in config.get(_TAGS.name, "").split(",")]
+    name = STREAMS_RACK_AWARE_ASSIGNMENT_TAGS.name
+    tags = [tag.strip() for tag in config.get(name, "").split(",")]
     if len(set(tags)) < len(tags):
-        return f"{_TAGS.name} must not contain duplicate tag keys."
+        return f"{name} must not contain duplicate tag keys."
     values = {}
     for name, text in config.items():
         try:

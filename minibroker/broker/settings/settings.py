@@ -546,6 +546,16 @@ def _group_relations(settings: Settings) -> Iterable[tuple[str, str]]:
             d.GROUP_SHARE_MAX_HEARTBEAT_INTERVAL_MS,
         ),
         (
+            d.GROUP_STREAMS_SESSION_TIMEOUT_MS,
+            d.GROUP_STREAMS_MIN_SESSION_TIMEOUT_MS,
+            d.GROUP_STREAMS_MAX_SESSION_TIMEOUT_MS,
+        ),
+        (
+            d.GROUP_STREAMS_HEARTBEAT_INTERVAL_MS,
+            d.GROUP_STREAMS_MIN_HEARTBEAT_INTERVAL_MS,
+            d.GROUP_STREAMS_MAX_HEARTBEAT_INTERVAL_MS,
+        ),
+        (
             d.GROUP_SHARE_RECORD_LOCK_DURATION_MS,
             d.GROUP_SHARE_MIN_RECORD_LOCK_DURATION_MS,
             d.GROUP_SHARE_MAX_RECORD_LOCK_DURATION_MS,
@@ -558,9 +568,22 @@ def _group_relations(settings: Settings) -> Iterable[tuple[str, str]]:
     for session, heartbeat in (
         (d.GROUP_CONSUMER_SESSION_TIMEOUT_MS, d.GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS),
         (d.GROUP_SHARE_SESSION_TIMEOUT_MS, d.GROUP_SHARE_HEARTBEAT_INTERVAL_MS),
+        (d.GROUP_STREAMS_SESSION_TIMEOUT_MS, d.GROUP_STREAMS_HEARTBEAT_INTERVAL_MS),
     ):
         if settings[session] <= settings[heartbeat]:
             yield session.name, f"must exceed {heartbeat.name}={settings[heartbeat]}"
+
+
+def _streams_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    replicas, most = d.GROUP_STREAMS_NUM_STANDBY_REPLICAS, d.GROUP_STREAMS_MAX_STANDBY_REPLICAS
+    if settings[replicas] > settings[most]:
+        yield replicas.name, f"must not exceed {most.name}={settings[most]}"
+    time, least = (
+        d.GROUP_STREAMS_TASK_OFFSET_INTERVAL_MS,
+        d.GROUP_STREAMS_MIN_TASK_OFFSET_INTERVAL_MS,
+    )
+    if settings[time] < settings[least]:
+        yield time.name, f"must be at least {least.name}={settings[least]}"
 
 
 def _connection_relations(settings: Settings) -> Iterable[tuple[str, str]]:
@@ -612,6 +635,7 @@ _RELATIONS: tuple[Relation, ...] = (
     _security_relations,
     _bound_relations,
     _group_relations,
+    _streams_relations,
     _connection_relations,
     _zookeeper_relations,
     _persona_relations,

@@ -52,8 +52,8 @@ _Process: TypeAlias = Annotated[
 
 
 class Rebalance(NamedTuple):
-    """Lets all members of a group rejoin. A consumer or share group gets a new group epoch, in
-    which the assignor computes a target.
+    """Lets all members of a group rejoin. A consumer, share or streams group gets a new group
+    epoch, in which the assignor computes a target.
     """
 
     group: _Group
@@ -61,9 +61,10 @@ class Rebalance(NamedTuple):
 
 class Assign(NamedTuple):
     """Lets all members of a group rejoin; the next generation gets this assignment for the members
-    that it names, instead of the leader's. In a consumer or share group these targets are in force,
-    in a new epoch, until members or topics change; other members keep theirs, in a consumer group
-    without these partitions.
+    that it names, instead of the leader's. In a consumer, share or streams group these targets are
+    in force, in a new epoch, until members or topics change; other members keep theirs, in a
+    consumer or streams group without these partitions. In a streams group, the topics are
+    subtopologies and the partitions are active tasks.
     """
 
     group: _Group
@@ -86,9 +87,9 @@ class ExpireMember(NamedTuple):
 class FenceMember(NamedTuple):
     """Gives the place of a static member to another id, as if a second client had its
     `group.instance.id`: its next request gets FENCED_INSTANCE_ID. Another member of a consumer
-    group, and a member of a share group, gets an epoch that it does not know: FENCED_MEMBER_EPOCH
-    for its next heartbeat, and STALE_MEMBER_EPOCH for commits and fetches of offsets until it
-    rejoins.
+    group, and a member of a share or streams group, gets an epoch that it does not know:
+    FENCED_MEMBER_EPOCH for its next heartbeat, and STALE_MEMBER_EPOCH for commits and fetches of
+    offsets until it rejoins.
     """
 
     group: _Group

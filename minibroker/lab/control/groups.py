@@ -31,8 +31,11 @@ if TYPE_CHECKING:
         GroupDescription,
         GroupOverview,
         ShareGroupDescription,
+        StreamsGroupDescription,
+        StreamsMemberDescription,
         TopicPartitions,
     )
+    from minibroker.broker.groups.events import Tasks
     from minibroker.broker.shares.service import ShareView
     from minibroker.lab.control.broker import ControlledBroker
 
@@ -44,7 +47,7 @@ class GroupSummary(NamedTuple):
     state: Annotated[str, Doc("Kafka's name of the state, e.g. `Stable`.")]
     protocol_type: str
     members: Annotated[int, Doc("Number of members.")]
-    type: Annotated[str, Doc("`classic`, `consumer` or `share`.")] = "classic"
+    type: Annotated[str, Doc("`classic`, `consumer`, `share` or `streams`.")] = "classic"
 
 
 class GroupList(NamedTuple):
@@ -72,6 +75,27 @@ class ConsumerMemberView(NamedTuple):
     ]
 
 
+class TaskView(NamedTuple):
+    """A task of a streams group."""
+
+    subtopology: str
+    partition: int
+    role: Annotated[str, Doc("`active`, `standby` or `warmup`.")]
+
+
+class StreamsMemberView(NamedTuple):
+    """What a member has only in a streams group (KIP-1071)."""
+
+    member_epoch: int
+    state: Annotated[str, Doc("`STABLE`, `UNREVOKED_TASKS` or `UNRELEASED_TASKS`.")]
+    process_id: Annotated[str, Doc("Equal for the threads of one instance.")]
+    tasks: tuple[TaskView, ...]
+    target: tuple[TaskView, ...]
+    to_revoke: Annotated[
+        tuple[TaskView, ...], Doc("Tasks that the member still has and must give up.")
+    ]
+
+
 class Member(NamedTuple):
     """A member of a group."""
 
@@ -83,6 +107,18 @@ class Member(NamedTuple):
         tuple[AssignedTopic, ...], Doc("Empty if the protocol type is not `consumer`.")
     ]
     consumer: Annotated[ConsumerMemberView | None, Doc("Null in a classic group.")] = None
+    streams: Annotated[
+        StreamsMemberView | None, Doc("Null unless the group is a streams group.")
+    ] = None
+
+
+class SubtopologyView(NamedTuple):
+    """A part of the topology of a streams group, whose topics have a task for each partition."""
+
+    subtopology: str
+    source_topics: tuple[str, ...]
+    repartition_topics: tuple[str, ...]
+    changelog_topics: tuple[str, ...]
 
 
 class CommittedOffsetView(NamedTuple):
@@ -133,22 +169,27 @@ class GroupView(NamedTuple):
     coordinator: Annotated[str, Doc("Process that owns the group, e.g. `worker-0`.")]
     members: tuple[Member, ...]
     offsets: tuple[CommittedOffsetView, ...]
-    type: Annotated[str, Doc("`classic`, `consumer` or `share`.")] = "classic"
+    type: Annotated[str, Doc("`classic`, `consumer`, `share` or `streams`.")] = "classic"
     assignment_epoch: Annotated[
         int | None, Doc("The epoch whose target is computed; null in a classic group.")
     ] = None
     waits_for: Annotated[
-        tuple[str, ...], Doc("Why a consumer group is not stable: which member is to do what.")
+        tuple[str, ...],
+        Doc("Why a consumer or streams group is not stable: which member is to do what."),
     ] = ()
     share_partitions: Annotated[
         tuple[SharePartitionView, ...],
         Doc("Partitions in use; empty unless the group is a share group."),
+    ] = ()
+    topology: Annotated[
+        tuple[SubtopologyView, ...], Doc("Empty unless the group is a streams group.")
     ] = ()
 
 
 GROUP_STATES: Final = (
     "Stable",
     "Empty",
+    "NotReady",
     "PreparingRebalance",
     "CompletingRebalance",
     "Assigning",
@@ -297,14 +338,22 @@ async def describe_group(broker: ControlledBroker, group_id: str) -> GroupView:
     answers = await broker.publisher.request_all(GroupsRequest(group_id), [coordinator])
     if coordinator not in answers:
         raise Unavailable("COORDINATOR_NOT_AVAILABLE", f"{coordinator} is being restarted")
-    group: GroupDescription | ConsumerGroupDescription | ShareGroupDescription | None
+    group: (
+        GroupDescription
+        | ConsumerGroupDescription
+        | ShareGroupDescription
+        | StreamsGroupDescription
+        | None
+    )
     group = answers[coordinator]
     if group is None:
         raise NotFound("GROUP_ID_NOT_FOUND", f"there is no group {group_id!r}")
     if hasattr(group, "shared"):
         return await _share_group(broker, cast("ShareGroupDescription", group), coordinator)
-    group = cast("GroupDescription | ConsumerGroupDescription", group)
+    group = cast("GroupDescription | ConsumerGroupDescription | StreamsGroupDescription", group)
     ends = await _log_ends(broker, {topic for topic, _, _ in group.offsets})
+    if hasattr(group, "subtopologies"):
+        return _streams_group(cast("StreamsGroupDescription", group), coordinator, ends)
     if hasattr(group, "assignment_epoch"):
         return _consumer_group(cast("ConsumerGroupDescription", group), coordinator, ends)
     return _classic_group(group, coordinator, ends)
@@ -422,6 +471,90 @@ def _consumer_group(
     )
 
 
+def _streams_group(
+    group: StreamsGroupDescription, coordinator: str, ends: dict[tuple[str, int], int]
+) -> GroupView:
+    return GroupView(
+        group_id=group.group_id,
+        state=group.state,
+        protocol_type="streams",
+        protocol=group.assignor,
+        generation=group.group_epoch,
+        leader=None,
+        coordinator=coordinator,
+        members=tuple(
+            Member(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                (),
+                streams=StreamsMemberView(
+                    member.member_epoch,
+                    member.state,
+                    member.process_id,
+                    _tasks(member.assigned),
+                    _tasks(member.target),
+                    _tasks(member.pending_revocation),
+                ),
+            )
+            for member in group.members
+        ),
+        offsets=tuple(_committed(group, ends)),
+        type="streams",
+        assignment_epoch=group.assignment_epoch,
+        waits_for=tuple(_awaited_streams_steps(group)),
+        topology=tuple(
+            SubtopologyView(
+                each.subtopology_id,
+                each.source_topics,
+                tuple(topic.name for topic in each.repartition_sources),
+                tuple(topic.name for topic in each.changelogs),
+            )
+            for each in group.subtopologies
+        ),
+    )
+
+
+def _tasks(tasks: Tasks) -> tuple[TaskView, ...]:
+    return tuple(
+        TaskView(subtopology, partition, role)
+        for role, held in zip(tasks._fields, tasks, strict=True)
+        for subtopology, partition in sorted(held)
+    )
+
+
+def _awaited_streams_steps(group: StreamsGroupDescription) -> Iterator[str]:
+    """What is to happen before a streams group is stable."""
+    if group.problem:
+        yield group.problem
+    if group.members and group.group_epoch > group.assignment_epoch:
+        yield (
+            f"the target of epoch {group.group_epoch} is computed after the initial delay, or with "
+            "the first heartbeat after the assignment interval"
+        )
+    for member in group.members:
+        yield from _awaited_member_steps(group, member)
+
+
+def _awaited_member_steps(
+    group: StreamsGroupDescription, member: StreamsMemberDescription
+) -> Iterator[str]:
+    revoked = ", ".join(
+        f"{subtopology}_{at}"
+        for tasks in member.pending_revocation
+        for subtopology, at in sorted(tasks)
+    )
+    if revoked:
+        yield f"{member.member_id} has yet to give up {revoked}"
+    elif member.member_epoch != group.assignment_epoch:
+        yield f"{member.member_id} has sent no heartbeat in epoch {group.assignment_epoch} yet"
+    for (subtopology, partition), process in member.awaited:
+        yield f"{member.member_id} waits for {subtopology}_{partition}, which process {process} has"
+    if member.state == "UNRELEASED_TASKS" and not member.awaited:
+        yield f"{member.member_id} gets the rest of its target with its next heartbeat"
+
+
 def _assigned(topics: Iterable[TopicPartitions]) -> tuple[AssignedTopic, ...]:
     return tuple(AssignedTopic(each.topic, each.partitions) for each in topics)
 
@@ -460,7 +593,8 @@ async def _log_ends(broker: ControlledBroker, topics: set[str]) -> dict[tuple[st
 
 
 def _committed(
-    group: GroupDescription | ConsumerGroupDescription, ends: dict[tuple[str, int], int]
+    group: GroupDescription | ConsumerGroupDescription | StreamsGroupDescription,
+    ends: dict[tuple[str, int], int],
 ) -> Iterator[CommittedOffsetView]:
     for topic, partition, committed in group.offsets:
         end = ends.get((topic, partition))

@@ -1,18 +1,29 @@
 """StreamsGroupDescribe (API key 89): state and members of streams groups (KIP-1071).
 
-Version 0, in the compact encoding.
+Versions 0-1, all in the compact encoding. Version 1 adds the description of the topology (KIP-1331)
+and the assignor (KIP-1357).
 """
 
 from __future__ import annotations
 
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.schema import Message, Struct, array, field
-from minibroker_protocol.types import BOOLEAN, INT16, INT32, INT64, NULLABLE_STRING, STRING, UINT16
+from minibroker_protocol.types import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    NULLABLE_STRING,
+    STRING,
+    UINT16,
+)
 
 
-class StreamsGroupDescribeRequest(Message, api_key=89, versions="0", flexible="0+"):
+class StreamsGroupDescribeRequest(Message, api_key=89, versions="0-1", flexible="0+"):
     group_ids: list[str] = field(array(STRING), means=Meaning.GROUP)
     include_authorized_operations: bool = field(BOOLEAN)
+    include_topology_description: bool = field(BOOLEAN, versions="1+")
 
 
 class KeyValue(Struct):
@@ -80,6 +91,34 @@ class Member(Struct):
     is_classic: bool = field(BOOLEAN)
 
 
+class TopologyDescriptionNode(Struct):
+    name: str = field(STRING)
+    node_type: int = field(INT8)
+    source_topics: list[str] = field(array(STRING), means=Meaning.TOPIC)
+    sink_topic: str | None = field(NULLABLE_STRING, means=Meaning.TOPIC, default=None)
+    stores: list[str] = field(array(STRING))
+    successors: list[str] = field(array(STRING))
+
+
+class TopologyDescriptionSubtopology(Struct):
+    subtopology_id: str = field(STRING)
+    nodes: list[TopologyDescriptionNode] = field(array(TopologyDescriptionNode))
+
+
+class TopologyDescriptionGlobalStore(Struct):
+    source: TopologyDescriptionNode = field(TopologyDescriptionNode)
+    processor: TopologyDescriptionNode = field(TopologyDescriptionNode)
+
+
+class TopologyDescription(Struct):
+    subtopologies: list[TopologyDescriptionSubtopology] = field(
+        array(TopologyDescriptionSubtopology)
+    )
+    global_stores: list[TopologyDescriptionGlobalStore] = field(
+        array(TopologyDescriptionGlobalStore)
+    )
+
+
 class DescribedGroup(Struct):
     error_code: int = field(INT16, means=Meaning.ERROR)
     error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, default=None)
@@ -90,8 +129,13 @@ class DescribedGroup(Struct):
     topology: Topology | None = field(Topology, nullable="0+", default=None)
     members: list[Member] = field(array(Member))
     authorized_operations: int = field(INT32, default=-0x80000000)
+    topology_description: TopologyDescription | None = field(
+        TopologyDescription, versions="1+", nullable="1+", default=None
+    )
+    topology_description_status: int = field(INT8, versions="1+")
+    assignor_name: str | None = field(NULLABLE_STRING, versions="1+", default=None)
 
 
-class StreamsGroupDescribeResponse(Message, api_key=89, versions="0", flexible="0+"):
+class StreamsGroupDescribeResponse(Message, api_key=89, versions="0-1", flexible="0+"):
     throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
     groups: list[DescribedGroup] = field(array(DescribedGroup))

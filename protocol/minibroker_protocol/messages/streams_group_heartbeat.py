@@ -1,6 +1,7 @@
 """StreamsGroupHeartbeat (API key 88): membership of a streams group (KIP-1071).
 
-Version 0, in the compact encoding.
+Versions 0-1, all in the compact encoding. Version 1 has the recovery lag as a long, and asks for
+the description of the topology (KIP-1331).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class TaskOffset(Struct):
     offset: int = field(INT64, means=Meaning.OFFSET)
 
 
-class StreamsGroupHeartbeatRequest(Message, api_key=88, versions="0", flexible="0+"):
+class StreamsGroupHeartbeatRequest(Message, api_key=88, versions="0-1", flexible="0+"):
     group_id: str = field(STRING, means=Meaning.GROUP)
     member_id: str = field(STRING, means=Meaning.MEMBER)
     member_epoch: int = field(INT32, means=Meaning.MEMBER_EPOCH)
@@ -106,19 +107,21 @@ class EndpointToPartitions(Struct):
     standby_partitions: list[TopicPartition] = field(array(TopicPartition))
 
 
-class StreamsGroupHeartbeatResponse(Message, api_key=88, versions="0", flexible="0+"):
+class StreamsGroupHeartbeatResponse(Message, api_key=88, versions="0-1", flexible="0+"):
     throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
     error_code: int = field(INT16, means=Meaning.ERROR)
     error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, default=None)
     member_id: str = field(STRING, means=Meaning.MEMBER)
     member_epoch: int = field(INT32, means=Meaning.MEMBER_EPOCH)
     heartbeat_interval_ms: int = field(INT32)
-    acceptable_recovery_lag: int = field(INT32)
+    acceptable_recovery_lag_legacy: int = field(INT32, versions="0")
     task_offset_interval_ms: int = field(INT32)
-    status: list[Status] | None = field(array(Status), nullable="0+", default=None)
+    acceptable_recovery_lag: int = field(INT64, versions="1+", default=-1)
+    status: list[Status] | None = field(array(Status), nullable="0+")
     active_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+", default=None)
     standby_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+", default=None)
     warmup_tasks: list[TaskIds] | None = field(array(TaskIds), nullable="0+", default=None)
+    topology_description_required: bool = field(BOOLEAN, versions="1+")
     endpoint_information_epoch: int = field(INT32)
     partitions_by_user_endpoint: list[EndpointToPartitions] | None = field(
         array(EndpointToPartitions), nullable="0+", default=None

@@ -16,7 +16,8 @@ import org.apache.kafka.streams.state.KeyValueStore;
  * Counts words with Kafka Streams and exactly_once_v2, until it is killed. Without a cache, each word
  * is written with each of its counts, so a word that is counted twice or not at all shows.
  *
- * <p>Arguments: address, application id, topic of lines, topic of counts, folder of the state.
+ * <p>Arguments: address, application id, topic of lines, topic of counts, folder of the state, and
+ * any number of settings as name=value; without a value, a setting is not set.
  */
 public final class WordCount {
     private WordCount() {
@@ -35,6 +36,13 @@ public final class WordCount {
         settings.put(StreamsConfig.consumerPrefix("group.instance.id"), "only");
         // What a predecessor without a common folder left open holds readers up for so long.
         settings.put(StreamsConfig.producerPrefix("transaction.timeout.ms"), "4000");
+        for (int each = 5; each < arguments.length; each++) {
+            String[] setting = arguments[each].split("=", 2);
+            settings.remove(setting[0]);
+            if (!setting[1].isEmpty()) {
+                settings.put(setting[0], setting[1]);
+            }
+        }
         KafkaStreams streams = new KafkaStreams(topology(arguments[2], arguments[3]).build(), settings);
         CountDownLatch ended = new CountDownLatch(1);
         streams.setUncaughtExceptionHandler(failure -> {

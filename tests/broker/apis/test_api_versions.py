@@ -13,7 +13,12 @@ from minibroker.broker.apis.api_versions import (
     before_authentication,
     unsupported_version,
 )
-from minibroker.broker.metadata.features import GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION
+from minibroker.broker.metadata.features import (
+    GROUP_VERSION,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+    TRANSACTION_VERSION,
+)
 from minibroker.broker.metadata.image import CLIENT_METRICS
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.errors import ErrorCode
@@ -76,7 +81,12 @@ async def test_produce_12_is_accompanied_by_a_finalized_transaction_version(apis
         assert [
             (feature.name, feature.min_version_level, feature.max_version_level)
             for feature in response.finalized_features
-        ] == [("group.version", 1, 1), ("share.version", 1, 1), ("transaction.version", 2, 2)]
+        ] == [
+            ("group.version", 1, 1),
+            ("share.version", 1, 1),
+            ("streams.version", 1, 1),
+            ("transaction.version", 2, 2),
+        ]
         assert response.finalized_features_epoch >= 0
 
 
@@ -85,7 +95,12 @@ async def test_feature_with_min_version_0_is_hidden_before_version_4(apis: Any) 
     assert [
         (feature.name, feature.min_version, feature.max_version)
         for feature in ask(apis, 4).supported_features
-    ] == [GROUP_VERSION[:3], SHARE_VERSION[:3], TRANSACTION_VERSION[:3]]
+    ] == [
+        GROUP_VERSION[:3],
+        SHARE_VERSION[:3],
+        STREAMS_VERSION[:3],
+        TRANSACTION_VERSION[:3],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from minibroker.broker.apis.unserved import (
     CONSUMER_GROUPS,
     SHARE_GROUPS,
     STREAMS_GROUPS,
+    TOPOLOGY_DESCRIPTIONS,
     Unserved,
     unserved_request,
 )
@@ -21,6 +22,7 @@ from minibroker_protocol.registry import ApiKey
         (ApiKey.CONSUMER_GROUP_DESCRIBE, CONSUMER_GROUPS),
         (ApiKey.SHARE_FETCH, SHARE_GROUPS),
         (ApiKey.STREAMS_GROUP_HEARTBEAT, STREAMS_GROUPS),
+        (ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, TOPOLOGY_DESCRIPTIONS),
     ],
 )
 def test_unserved_request_of_known_protocol_names_it(key: ApiKey, protocol: Unserved) -> None:

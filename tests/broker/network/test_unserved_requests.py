@@ -15,16 +15,22 @@ from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupH
 from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
 from minibroker_protocol.messages.init_producer_id import InitProducerIdRequest
 from minibroker_protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+from minibroker_protocol.messages.streams_group_topology_description_update import (
+    StreamsGroupTopologyDescriptionUpdateRequest,
+)
 from minibroker_protocol.messages.vote import VoteRequest
 from tests.broker.process.conftest import MakeEnvironment
 from tests.broker.roles.running_processor import HELLO, LOOK, running_processor
 from tests.simulation.client import api_key
+
+TOPOLOGY_UPDATE = StreamsGroupTopologyDescriptionUpdateRequest()
 
 
 @pytest.mark.parametrize(
     ("request_", "version", "protocol"),
     [
         (ConsumerGroupHeartbeatRequest(), 1, "the consumer group protocol of KIP-848"),
+        (StreamsGroupHeartbeatRequest(), 0, "the streams group protocol of KIP-1071"),
     ],
 )
 async def test_processor_reports_clients_that_ask_for_unserved_protocols(
@@ -48,7 +54,7 @@ async def test_processor_reports_clients_that_ask_for_unserved_protocols(
 @pytest.mark.parametrize(
     ("request_", "version", "protocol"),
     [
-        (StreamsGroupHeartbeatRequest(), 0, "the streams group protocol of KIP-1071"),
+        (TOPOLOGY_UPDATE, 0, "descriptions of topologies (KIP-1331)"),
         (VoteRequest(), 0, "VOTE is not served"),
         (LOOK, 0, "LIST_OFFSETS version 0 is not served, 1 to 11 are"),
     ],

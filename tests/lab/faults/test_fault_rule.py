@@ -188,7 +188,7 @@ def test_apis_and_errors_have_several_spellings() -> None:
     for text in ("Produce", "PRODUCE", "produce", "0"):
         assert api_of(text) is ApiKey.PRODUCE
     assert api_of("offset-fetch") is ApiKey.OFFSET_FETCH
-    assert api_of("93") is api_of("") is api_of("9999999") is None
+    assert api_of("94") is api_of("") is api_of("9999999") is None
     for text in ("NOT_COORDINATOR", "notCoordinator", "16"):
         assert error_of(text) == ErrorCode.NOT_COORDINATOR
     assert error_of("-1") == ErrorCode.UNKNOWN_SERVER_ERROR

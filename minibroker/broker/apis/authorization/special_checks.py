@@ -20,6 +20,7 @@ from minibroker.broker.apis.authorization.checks import (
     authorized,
     check_requirements,
 )
+from minibroker.broker.apis.authorization.streams_checks import STREAMS_CHECKS
 from minibroker.broker.apis.base import CloseConnection, Context, Denied, Requires
 from minibroker.broker.apis.consumer_groups import serves_consumer_groups
 from minibroker.broker.apis.delegation_tokens import (
@@ -878,5 +879,6 @@ SPECIAL_CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
     ApiKey.LIST_TRANSACTIONS: list_transactions,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    **STREAMS_CHECKS,
 }
 """The checks of the APIs that are declared as `SPECIAL`."""

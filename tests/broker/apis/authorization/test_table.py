@@ -80,6 +80,12 @@ from minibroker_protocol.messages.share_acknowledge import ShareAcknowledgeReque
 from minibroker_protocol.messages.share_fetch import ShareFetchRequest
 from minibroker_protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from minibroker_protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from minibroker_protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from minibroker_protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    Subtopology,
+    Topology,
+)
 from minibroker_protocol.messages.sync_group import SyncGroupRequest
 from minibroker_protocol.messages.update_metadata import UpdateMetadataRequest
 from minibroker_protocol.records import Record, build_batch
@@ -337,6 +343,23 @@ ROWS: dict[ApiKey, Row] = {
     ),
     ApiKey.SHARE_GROUP_DESCRIBE: Row(
         always(ShareGroupDescribeRequest(group_ids=[GROUP])), NO_GROUP, group(Operation.DESCRIBE)
+    ),
+    ApiKey.STREAMS_GROUP_HEARTBEAT: Row(
+        always(
+            StreamsGroupHeartbeatRequest(
+                group_id=GROUP,
+                member_id="m",
+                topology=Topology(
+                    epoch=0,
+                    subtopologies=[Subtopology(subtopology_id="0", source_topics=[TOPIC])],
+                ),
+            )
+        ),
+        NO_GROUP,
+        (*group(Operation.READ), *topic(Operation.DESCRIBE)),
+    ),
+    ApiKey.STREAMS_GROUP_DESCRIBE: Row(
+        always(StreamsGroupDescribeRequest(group_ids=[GROUP])), NO_GROUP, group(Operation.DESCRIBE)
     ),
     ApiKey.SHARE_FETCH: Row(
         always(ShareFetchRequest(group_id=GROUP, member_id="m")), NO_GROUP, group(Operation.READ)
