@@ -151,6 +151,11 @@ class SendRequest(Protocol):
 
     def __call__(self, name: str, request: Message, version: int) -> Any: ...
 
+    def until(
+        self, is_wanted: Callable[[Any], bool], name: str, request: Message, version: int
+    ) -> Any:
+        """Send the request until the response is the wanted one, which alone is stored."""
+
 
 Conversation = Callable[[SendRequest], None]
 
@@ -185,6 +190,17 @@ class ConversationRun:
                     wait_until(
                         partial(self._has_leader, topic.name), f"{topic.name} to have leaders"
                     )
+        return response
+
+    def until(
+        self, is_wanted: Callable[[Any], bool], name: str, request: Message, version: int
+    ) -> Any:
+        def wanted() -> Any:
+            response = self._send(request, version)
+            return response if is_wanted(response) else None
+
+        response = wait_until(wanted, name)
+        self.answers[name] = comparable(response)
         return response
 
     def _wait_until_applied(self) -> None:

@@ -1,12 +1,11 @@
 """Streams groups (KIP-1071): heartbeats, topologies, internal topics, fences and descriptions.
 
-Kafka creates internal topics after it has answered, so a heartbeat that needs them comes later.
+Kafka creates internal topics after it has answered, so they are waited for.
 Assignments are not delayed, except where a config of the group says so.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, Final
@@ -47,8 +46,7 @@ from system_tests.peers.conversation import SendRequest
 from system_tests.peers.groups import commit, join
 from system_tests.peers.topics import create, topic
 
-CREATION_S: Final = 1.5
-"""How long Kafka takes to create internal topics after a heartbeat."""
+MISSING_INTERNAL_TOPICS: Final = 3
 
 SETTINGS: Final = {
     "group.streams.initial.rebalance.delay.ms": "0",
@@ -76,15 +74,19 @@ def internal(name: str, partitions: int = 0, replicas: int = 0, **config: str) -
 
 def word_count(prefix: str, source: str, epoch: int = 0) -> Topology:
     """Two subtopologies with a repartition topic between them, and a state in the second."""
-    between = f"{prefix}-r-repartition"
-    changelog = internal(f"{prefix}-c-changelog", cleanup_policy="compact")
+    between, state = internal_topics(prefix)
     writes = subtopology("0", source, repartition_sink_topics=[between])
     counts = subtopology(
         "1",
         repartition_source_topics=[internal(between, cleanup_policy="delete")],
-        state_changelog_topics=[changelog],
+        state_changelog_topics=[internal(state, cleanup_policy="compact")],
     )
     return Topology(epoch=epoch, subtopologies=[writes, counts])
+
+
+def internal_topics(prefix: str) -> tuple[str, str]:
+    """The names of the topics that ``word_count`` needs besides its source."""
+    return f"{prefix}-r-repartition", f"{prefix}-c-changelog"
 
 
 def beat(group: str, member: str, epoch: int, **fields: Any) -> StreamsGroupHeartbeatRequest:
@@ -104,6 +106,11 @@ def first(group: str, member: str, topology: Topology, **fields: Any) -> Any:
         "client_tags": [],
     }
     return beat(group, member, 0, **{**joining, **fields})
+
+
+def has_topics(response: Any) -> bool:
+    """Whether the coordinator knows all internal topics of the group."""
+    return all(each.status_code != MISSING_INTERNAL_TOPICS for each in response.status)
 
 
 def owned(active: list[TaskIds], standby: list[TaskIds] | None = None) -> dict[str, list[TaskIds]]:
@@ -134,10 +141,8 @@ def life_of_a_streams_group(ask: SendRequest) -> None:
     ask("not ready", beat(group, "a", 2), 1)
     ask("made", create(topic("st-in", 3)), 7)
     ask("without internal topics", beat(group, "a", 2), 1)
-    time.sleep(CREATION_S)
+    epoch = ask.until(has_topics, "ready", beat(group, "a", 3), 1).member_epoch
     _internal_topics(ask, group)
-    ready = ask("ready", beat(group, "a", 3), 1)
-    epoch = ready.member_epoch
     for number in range(-4, epoch + 3):
         if number not in (-1, 0):
             ask(f"epoch {number}", beat(group, "a", number), 1)
@@ -152,7 +157,7 @@ def life_of_a_streams_group(ask: SendRequest) -> None:
 
 
 def _internal_topics(ask: SendRequest, group: str) -> None:
-    names = (f"{group}-r-repartition", f"{group}-c-changelog")
+    names = internal_topics(group)
     listed = [MetadataRequestTopic(name=name) for name in names]
     ask("internal topics", MetadataRequest(topics=listed), 12)
     for name in names:
@@ -344,8 +349,7 @@ def streams_standbys(ask: SendRequest) -> None:
     topology = word_count(group, "st-5")
     endpoint = Endpoint(host="a.example", port=1234)
     ask("joined", first(group, "a", topology, user_endpoint=endpoint), 1)
-    time.sleep(CREATION_S)
-    ready = ask("ready", beat(group, "a", 2), 1).member_epoch
+    ready = ask.until(has_topics, "ready", beat(group, "a", 2), 1).member_epoch
     tags = [KeyValue(key="zone", value="z")]
     ask("second joined", first(group, "b", topology, client_tags=tags), 1)
     mine = ask("revokes", beat(group, "a", ready), 1)

@@ -18,6 +18,7 @@ from minibroker_protocol.registry import ApiKey
 from system_tests.clients.adapters.java import JavaClient
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
+from system_tests.harness.kafka_tools import KafkaTools
 from system_tests.peers import (
     acls_and_users,
     compressed_batches,
@@ -39,6 +40,7 @@ from system_tests.peers import (
     versions,
 )
 from system_tests.peers.conversation import Conversation, differences, prepare, run_conversation
+from system_tests.peers.streams_tool import use_tool
 from system_tests.peers.versions import versions_of
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
@@ -207,6 +209,15 @@ def test_java_reads_all_accepted_batches_of_both(
         finally:
             java.close()
         assert [record.value for record in records] == expected, broker.kind
+
+
+def test_kafka_streams_groups_prints_the_same(brokers: tuple[RunningBroker, ...]) -> None:
+    tools = KafkaTools()
+    try:
+        kafka, own = (use_tool(broker, tools) for broker in brokers)
+    finally:
+        tools.close()
+    assert own == kafka
 
 
 def test_every_api_is_asked_in_every_version(

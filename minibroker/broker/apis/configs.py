@@ -177,16 +177,14 @@ def group_entries(
     settings: Settings, configs: Configs, overrides: Mapping[str, str]
 ) -> Iterator[ConfigEntry]:
     """Every config of a group with these overrides; the broker's settings are the defaults."""
-    in_force = effective(settings, configs)
+    changed = layers(settings, configs)
     for name, declared in GROUP_SETTINGS.items():
         if not resources.is_described(name, overrides):
             continue
-        default = declared.render(resources.default_of(in_force, declared))
-        synonym = ConfigEntrySynonym(
-            resources.broker_synonym(name) or name, default, ConfigSource.DEFAULT
-        )
-        own = ConfigEntrySynonym(name, overrides.get(name), ConfigSource.GROUP)
-        synonyms = (own, synonym) if name in overrides else (synonym,)
+        synonyms = tuple(_group_synonyms(settings, changed, declared))
+        if name in overrides:
+            own = ConfigEntrySynonym(name, overrides[name], ConfigSource.GROUP)
+            synonyms = (own, *synonyms)
         yield _entry(name, declared, synonyms[0].value, synonyms)
 
 
@@ -216,6 +214,19 @@ def _topic_synonyms(
     ]
     # Sorting is stable: the synonyms of one source keep their order.
     yield from sorted(found, key=lambda synonym: synonym.source)
+
+
+def _group_synonyms(
+    settings: Settings, changed: DynamicConfigs, declared: Setting[Any]
+) -> Iterator[ConfigEntrySynonym]:
+    """Values of the broker setting that a group falls back to, or the default of its config."""
+    stand_in = resources.stand_in(declared)
+    if stand_in is not None:
+        yield from _broker_synonyms(settings, changed, stand_in.name)
+        return
+    name = resources.broker_synonym(declared.name) or declared.name
+    default = declared.render(declared.default)
+    yield ConfigEntrySynonym(name, default, ConfigSource.DEFAULT)
 
 
 def _broker_synonyms(

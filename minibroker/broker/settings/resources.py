@@ -193,12 +193,16 @@ def is_described(name: str, overrides: Mapping[str, str]) -> bool:
     return name not in _INTERNAL or name in overrides
 
 
+def stand_in(declared: Setting[Any]) -> Setting[Any] | None:
+    """The broker setting whose value is the default of a group config, or None."""
+    synonym = BROKER_SETTINGS.get(broker_synonym(declared.name) or "")
+    return None if synonym is None or synonym.type is not declared.type else synonym
+
+
 def default_of(settings: Settings, declared: Setting[Any]) -> Any:
     """The default of a group config with these broker settings."""
-    synonym = BROKER_SETTINGS.get(broker_synonym(declared.name) or "")
-    if synonym is None or synonym.type is not declared.type:
-        return declared.default
-    return settings[synonym]
+    synonym = stand_in(declared)
+    return declared.default if synonym is None else settings[synonym]
 
 
 def group_problem(settings: Settings, config: Mapping[str, str]) -> str | None:

@@ -23,6 +23,7 @@ from minibroker.broker.apis.configs import (
     broker_entries,
     change_configs,
     default_entries,
+    group_entries,
     topic_entries,
 )
 from minibroker.broker.apis.configs import BROKER_TYPE as BROKER
@@ -388,6 +389,17 @@ async def test_group_configs_are_described_with_broker_synonyms(apis: Any) -> No
     heartbeat = found["consumer.heartbeat.interval.ms"]
     assert (heartbeat.value, heartbeat.config_source) == ("5000", 5)
     assert "consumer.assignor.offload.enable" not in found
+
+
+def test_group_configs_follow_the_settings_of_the_broker() -> None:
+    settings = Settings.from_sources(pairs=["group.consumer.heartbeat.interval.ms=6000"])
+    entries = {each.setting.name: each for each in group_entries(settings, {}, {})}
+    entry = entries["consumer.heartbeat.interval.ms"]
+    assert (entry.value, entry.source) == ("6000", ConfigSource.STATIC_BROKER)
+    assert [(each.value, each.source) for each in entry.synonyms] == [
+        ("6000", ConfigSource.STATIC_BROKER),
+        ("5000", ConfigSource.DEFAULT),
+    ]
 
 
 async def test_client_metrics_are_described_with_defaults(apis: Any) -> None:
