@@ -197,7 +197,7 @@ def _states(ask: SendRequest, topic_id: bytes) -> None:
     for epoch in (-1, 1, 0):
         begin = ins.PartitionData(partition=0, state_epoch=epoch, start_offset=1)
         request = ins.InitializeShareGroupStateRequest(**fields(ins.InitializeStateData, begin))
-        ask(f"state begun {epoch}", request, 0)
+        ask(f"state initialized {epoch}", request, 0)
     for version in (0, 1):
         ask(f"state written {version}", ws.WriteShareGroupStateRequest(**write), version)
     change.state_epoch = 0

@@ -62,6 +62,10 @@ SCENARIO_CAUSES: Final[Mapping[str, str]] = {
     "leaves-group": "Nothing: the client is closed by its application.",
     "rejoins-after-fence": _CLASSIC,
     "reports-assignment": _CLASSIC,
+    "share-rejoins-after-fence": _CLASSIC,
+    "reopens-share-session": _CLASSIC,
+    "acknowledges-acquired": _CLASSIC,
+    "acknowledges-in-time": _CLASSIC,
     "committed-position": (
         "The first two OffsetFetches are answered with COORDINATOR_LOAD_IN_PROGRESS, as by a "
         "coordinator that just started."

@@ -421,4 +421,4 @@ class FaultInjector(Actor):
             self.world.record(self.name, f"kills {' and '.join(victims)}")
             self.world.counts[KILLED] += len(victims)
             for victim in victims:
-                broker.kill(victim)
+                self.world.kill(victim)

@@ -25,12 +25,18 @@ from tests.simulation.fair_errors import (
     CONSUMER_GROUP_ERRORS,
     DATA_ERRORS,
     GROUP_ERRORS,
+    SHARE_GROUP_ERRORS,
     TRANSACTION_ERRORS,
 )
 from tests.simulation.history import Log, Partition, judge
 from tests.simulation.members import GroupClient, GroupWatcher, Member
 from tests.simulation.random_rules import RuleTargets
 from tests.simulation.run_plan import Length, RunPlan
+from tests.simulation.share_members import (
+    ShareGroupMember,
+    ShareGroupWatcher,
+    read_from_start,
+)
 from tests.simulation.surroundings import World
 from tests.simulation.transaction_verdict import judge_transactions
 from tests.simulation.transactional import STATES, TOPICS, CopyJob, Reader, SourceProducer
@@ -110,8 +116,11 @@ class TransactionCast(Cast):
 class GroupCast(Cast):
     """Idempotent producers, the members of a group and their watcher, and others."""
 
-    def __init__(self, world: World, length: Length, *, is_consumer_group: bool) -> None:
+    def __init__(
+        self, world: World, length: Length, *, is_consumer_group: bool, has_share_group: bool
+    ) -> None:
         self._world = world
+        self._has_share_group = has_share_group
         random = Random(f"{world.seed} group cast")
         producers = [
             Producer(world, f"writer-{number}", length.batches_max)
@@ -133,22 +142,38 @@ class GroupCast(Cast):
                 OffsetObserver(world, "observer"),
                 Admin(world, "admin"),
             ]
+        shares = self._share_members() if has_share_group else []
+        if has_share_group:
+            self.workers = [*self.workers, ShareGroupWatcher(world, "share-watcher", producers)]
+        self.others += shares
+        apis = CONSUMER_GROUP_ERRORS if is_consumer_group else GROUP_ERRORS
         self.targets = RuleTargets(
-            apis=(*(CONSUMER_GROUP_ERRORS if is_consumer_group else GROUP_ERRORS), *DATA_ERRORS),
+            apis=(*apis, *(SHARE_GROUP_ERRORS if has_share_group else ()), *DATA_ERRORS),
             points=("group.revoked" if is_consumer_group else "group.preparing_rebalance",),
             topics=tuple(world.topics),
-            clients=tuple(each.name for each in (*producers, *members)),
+            clients=tuple(each.name for each in (*producers, *members, *shares)),
         )
+
+    def _share_members(self) -> list[ShareGroupMember]:
+        random = Random(f"{self._world.seed} share group")
+        names = [f"sharer-{number}" for number in range(random.randint(2, 4))]
+        return [ShareGroupMember(self._world, name) for name in names]
 
     async def prepare(self) -> None:
         """Create the topics."""
         maker = Admin(self._world, "group-maker")
         for topic, partitions in self._world.topics.items():
             await maker.create(topic, partitions)
+        if self._has_share_group:
+            await read_from_start(maker)
 
     async def verdict(self) -> list[str]:
         """Compare the history with the logs."""
-        return [*map(str, judge(self._world.history, await read_logs(self._world)))]
+        log = await read_logs(self._world)
+        wrong = judge(self._world.history, log)
+        if self._has_share_group:
+            wrong += self._world.shares.lost(log)
+        return [*map(str, wrong)]
 
 
 def make_casts(world: World, plan: RunPlan) -> list[Cast]:
@@ -157,8 +182,13 @@ def make_casts(world: World, plan: RunPlan) -> list[Cast]:
     if plan.has_transactions:
         casts.append(TransactionCast(world, plan.length))
     if plan.has_group or plan.has_consumer_group:
-        is_consumer_group = plan.has_consumer_group
-        casts.append(GroupCast(world, plan.length, is_consumer_group=is_consumer_group))
+        cast = GroupCast(
+            world,
+            plan.length,
+            is_consumer_group=plan.has_consumer_group,
+            has_share_group=plan.has_share_group,
+        )
+        casts.append(cast)
     return casts
 
 

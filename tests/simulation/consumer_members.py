@@ -175,7 +175,7 @@ class ConsumerGroupMember(GroupClient):
         return True
 
     async def _part(self) -> None:
-        """Leave as it should, or fall silent until the session is over, or just join anew."""
+        """Leave as it should, or fall silent until the session is over, or just join again."""
         how = self.random.choice(("leave", "vanish", "rejoin"))
         if how == "leave":
             request = ConsumerGroupHeartbeatRequest(

@@ -19,6 +19,14 @@ from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.log.cleaner.batch_filter import CleanedTransactions
 from minibroker.broker.log.log import Appended, Log
 from minibroker.broker.log.producers import NO_OFFSET, ProducerTable, UnstableTransactions
+from minibroker.broker.shares.service import ShareService
+from minibroker.broker.shares.share_partition import (
+    SharePartition,
+    Transition,
+    _transition,
+)
+from minibroker.broker.shares.state import RecordState
+from minibroker.broker.shares.state_store import StateOperation, StateReply, WriteState
 from minibroker.broker.transactions.manager import TransactionManager
 from minibroker.broker.transactions.service import TransactionService
 from minibroker_protocol.errors import ErrorCode
@@ -45,6 +53,9 @@ _restore = GroupManager._restore
 _generation_error = ClassicGroup._generation_error
 _sync_result = ClassicGroup._sync_result
 _plan_target = MemberChange.plan_target
+_take = SharePartition._take
+_acknowledge = SharePartition.acknowledge
+_request = ShareService.request
 
 
 def _clean_without_aborted(self: CleanedTransactions, _: Any = ()) -> None:
@@ -98,6 +109,27 @@ def _target_of_all(self: MemberChange) -> Any:
         if name in self.data.topics
     }
     return epoch, everything if target else target
+
+
+def _take_without_lock(
+    self: SharePartition, first: int, last: int, member: str, deadline: float
+) -> Any:
+    acquired = _take(self, first, last, member, deadline)
+    for run in self._between(first, last):
+        run.state = RecordState.AVAILABLE
+    return acquired
+
+
+def _acknowledge_all(self: SharePartition, *arguments: Any) -> Transition:
+    _acknowledge(self, *arguments)
+    for run in self._runs:
+        run.target = RecordState.ACKNOWLEDGED
+    return _transition(self._runs)
+
+
+async def _request_reads(self: ShareService, operation: StateOperation) -> StateReply:
+    is_write = isinstance(operation, WriteState)
+    return StateReply(ErrorCode.NONE) if is_write else await _request(self, operation)
 
 
 def _wait_for_members(self: ClassicGroup) -> None:
@@ -185,11 +217,26 @@ DEFECTS: Final = {
     "a partition has every member of a consumer group": lambda: Defect(
         MemberChange, "plan_target", _target_of_all
     ),
+    "records are acquired without a lock": lambda: Defect(
+        SharePartition, "_take", _take_without_lock
+    ),
+    "an acknowledgement accepts the records of all members": lambda: Defect(
+        SharePartition, "acknowledge", _acknowledge_all
+    ),
+    "acknowledgements are not stored": lambda: Defect(ShareService, "request", _request_reads),
     "a rebalance waits for lost members without end": lambda: Defect(
         ClassicGroup, "_join_timed_out", _wait_for_members
     ),
 }
 """Factories of defects by name; each run needs a new one."""
+SHARE_DEFECTS: Final = frozenset(
+    {
+        "records are acquired without a lock",
+        "an acknowledgement accepts the records of all members",
+        "acknowledgements are not stored",
+    }
+)
+"""Those that only runs with a share group can find."""
 
 
 @contextmanager

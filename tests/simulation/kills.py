@@ -42,7 +42,7 @@ class MomentKiller(Actor):
             self.world.record(self.name, f"kills {' and '.join(victims)}")
             self.world.counts[path] += 1
             for victim in victims:
-                broker.kill(victim)
+                self.world.kill(victim)
 
     async def _next_moment(self) -> bool:
         """Wait for the next moment; return False if no more kills are wanted."""

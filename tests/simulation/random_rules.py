@@ -171,7 +171,7 @@ class RuleInjector(Actor):
                 victim = self.random.choice(broker.names)
                 self.world.record(self.name, f"kills {victim} while {fault_id} holds")
                 self.world.counts[KILLED_WHILE_HELD] += 1
-                broker.kill(victim)
+                self.world.kill(victim)
                 broker.control.faults.register.release(fault_id)
             return
 

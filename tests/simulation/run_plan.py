@@ -38,6 +38,10 @@ CONSUMER_GROUPS_SHARE: Final = 0.4
 """Share of runs without a classic group that have a consumer group."""
 
 
+SHARE_GROUPS_SHARE: Final = 0.3
+"""Share of runs with another group that have a share group, too."""
+
+
 class RunPlan(NamedTuple):
     """What one run consists of."""
 
@@ -48,6 +52,8 @@ class RunPlan(NamedTuple):
     has_kills: bool
     has_consumer_group: bool
     """Whether there is a consumer group (KIP-848), in a run without a classic one."""
+    has_share_group: bool
+    """Whether there is a share group (KIP-932) beside the other group."""
 
 
 def draw_plan(seed: int) -> RunPlan:
@@ -58,4 +64,6 @@ def draw_plan(seed: int) -> RunPlan:
     [faults] = random.choices(tuple(FAULTS), tuple(FAULTS.values()))
     _, has_group = casts
     has_consumer_group = not has_group and random.random() < CONSUMER_GROUPS_SHARE
-    return RunPlan(length, *casts, *faults, has_consumer_group)
+    is_shared = random.random() < SHARE_GROUPS_SHARE
+    has_share_group = is_shared and (has_group or has_consumer_group)
+    return RunPlan(length, *casts, *faults, has_consumer_group, has_share_group)

@@ -51,6 +51,15 @@ SETTINGS: Final = (
     "group.consumer.min.heartbeat.interval.ms=100",
     "group.consumer.heartbeat.interval.ms=100",
     "group.consumer.assignment.interval.ms=200",
+    "group.share.min.session.timeout.ms=1000",
+    "group.share.session.timeout.ms=1000",
+    "group.share.min.heartbeat.interval.ms=100",
+    "group.share.heartbeat.interval.ms=100",
+    "group.share.assignment.interval.ms=200",
+    "group.share.min.record.lock.duration.ms=1000",
+    "group.share.record.lock.duration.ms=1000",
+    "share.coordinator.state.topic.num.partitions=4",
+    "share.coordinator.state.topic.segment.bytes=2048",
     "log.segment.bytes=2048",
     "offsets.topic.segment.bytes=2048",
     "transaction.state.log.segment.bytes=2048",
@@ -125,6 +134,7 @@ async def play(world: World, plan: RunPlan, outcome: Outcome) -> None:
             nursery.start_soon(expect_progress, world, progress, nursery.cancel_scope)
         await trio.sleep(plan.length.calm_s)
         world.may_end = True
+    world.history.anomalies += world.shares.anomalies
     if world.history.anomalies:
         return
     for cast in casts:

@@ -17,6 +17,7 @@ from minibroker.runtime.clock import SimulatedClock
 from tests.simulation.checked_history import OperationLog
 from tests.simulation.client import SimulatedClient
 from tests.simulation.history import History
+from tests.simulation.share_history import ShareHistory
 
 LISTENER: Final = "PLAINTEXT"
 TWO_OF_EACH: Final = ("num.network.threads=2", "num.io.threads=2")
@@ -36,6 +37,8 @@ class World:
         self.seed = seed
         self.wall_ms = clock.wall_ms
         self.history = History()
+        self.shares = ShareHistory()
+        """What members of the share group got."""
         self.operations = OperationLog()
         """What transactional clients do, for the checker."""
         self.transcript: list[str] = []
@@ -64,6 +67,11 @@ class World:
         self.moment = path
         self.moment_reached.set()
         self.moment_reached = trio.Event()
+
+    def kill(self, name: str) -> None:
+        """Kill a process."""
+        self.shares.kill()
+        self.broker.kill(name)
 
     async def connect(self, name: str) -> SimulatedClient:
         """Open a connection."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+import trio
+
 from minibroker.broker.apis.base import (
     CONTROLLER,
     SPECIAL,
@@ -174,20 +176,50 @@ async def _beat(scope: WorkerScope, part: ShareHeartbeatPart) -> ShareHeartbeatR
     """Handle a heartbeat; once more for the member if partitions got their states by it."""
     group_id, event = part
     result = scope.groups.share_heartbeat(group_id, event)
+    is_last = event.member_epoch == LEAVE_EPOCH
+    if result.error is not ErrorCode.NONE or is_last or not await _create_states(scope, group_id):
+        return result
+    again = event._replace(member_epoch=result.member_epoch, assigns_now=True)
+    repeated = scope.groups.share_heartbeat(group_id, again)
+    if repeated.error is not ErrorCode.NONE:
+        return result
+    return repeated if repeated.assignment or not result.assignment else result
+
+
+async def _create_states(scope: WorkerScope, group_id: str) -> bool:
+    """Create the states of partitions that have none; return whether some have got theirs.
+
+    Another heartbeat waits meanwhile: it would replace states that members already use.
+    """
+    creating, has_waited = scope.groups.creating_states, False
+    while group_id in creating:
+        has_waited = True
+        await creating[group_id].wait()
     group = scope.groups.share_group(group_id)
-    if result.error is not ErrorCode.NONE or not isinstance(group, ShareGroup):
-        return result
-    missing = group.unshared_partitions
-    if event.member_epoch == LEAVE_EPOCH or not missing:
-        return result
+    if not isinstance(group, ShareGroup) or not group.unshared_partitions:
+        return has_waited
+    created = creating[group_id] = trio.Event()
+    try:
+        initialized = await _initialize(scope, group)
+    finally:
+        del creating[group_id]
+        created.set()
+    group = scope.groups.share_group(group_id)
+    if not initialized or not isinstance(group, ShareGroup):
+        return False
+    return scope.groups.change_shares(group, SharesChanged(initialized)) is ErrorCode.NONE
+
+
+async def _initialize(scope: WorkerScope, group: ShareGroup) -> dict[Uuid, frozenset[int]]:
+    """Create the missing states; return the partitions that have one now."""
     known = group.data.shared.initialized
     operations = [
         InitializeState(
-            ShareKey(group_id, topic, index),
+            ShareKey(group.group_id, topic, index),
             group.data.group_epoch,
             0 if topic in known else UNKNOWN_OFFSET,
         )
-        for topic, partitions in missing.items()
+        for topic, partitions in group.unshared_partitions.items()
         for index in sorted(partitions)
     ]
     initialized: dict[Uuid, frozenset[int]] = {}
@@ -196,17 +228,7 @@ async def _beat(scope: WorkerScope, part: ShareHeartbeatPart) -> ShareHeartbeatR
         if reply.error is ErrorCode.NONE:
             topic = operation.key.topic_id
             initialized[topic] = initialized.get(topic, frozenset()) | {operation.key.partition}
-    group = scope.groups.share_group(group_id)
-    if not initialized or not isinstance(group, ShareGroup):
-        return result
-    error = scope.groups.change_shares(group, SharesChanged(initialized))
-    if error is not ErrorCode.NONE:
-        return result
-    again = event._replace(member_epoch=result.member_epoch, assigns_now=True)
-    repeated = scope.groups.share_heartbeat(group_id, again)
-    if repeated.error is not ErrorCode.NONE:
-        return result
-    return repeated if repeated.assignment or not result.assignment else result
+    return initialized
 
 
 def _merge_heartbeat(

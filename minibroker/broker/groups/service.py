@@ -130,6 +130,8 @@ class GroupService:
         self._waiter = 0
         self._parked: dict[Waiter, trio.Event] = {}
         self._answers: dict[Waiter, Result] = {}
+        self.creating_states: dict[str, trio.Event] = {}
+        """Share groups whose partitions are being given states."""
         self._cleanup_at = now() + limits.retention_check_interval_s
         self._wakeup = trio.Event()
         self.can_store = True

@@ -191,7 +191,8 @@ class ShareService:
 
     async def execute(self, part: SharePart) -> ShareReply:
         """Carry out a part of a request."""
-        self._sessions[part.member] = part.connection, part.processor
+        if not part.ends or part.member not in self._sessions:  # The end of an old one may be late.
+            self._sessions[part.member] = part.connection, part.processor
         acknowledged = {}
         for (topic, index), acknowledgements in part.acknowledgements:
             key = part.member.group_id, topic, index
@@ -208,11 +209,19 @@ class ShareService:
         del self._sessions[member]
         settings = self._settings(member.group_id)
         keys = [key for key in self._cache if key[0] == member.group_id]
-        for key in keys:
-            cached = self._cache.get(key)
-            if cached is not None and cached.share.has_acquired(member.member_id):
-                transition = cached.share.release(member.member_id, settings)
-                await self._store(key, cached, transition)
+        acquired = {
+            key: self._cache[key]
+            for key in keys
+            if self._cache[key].share.has_acquired(member.member_id)
+        }
+        # All at once: the next session of the member may acquire records while these are stored.
+        released = {
+            key: cached.share.release(member.member_id, settings)
+            for key, cached in acquired.items()
+        }
+        for key, transition in released.items():
+            if self._cache.get(key) is acquired[key]:
+                await self._store(key, acquired[key], transition)
         if not any(each.group_id == member.group_id for each in self._sessions):
             for key in keys:  # The next session loads the state, which may have been changed.
                 self._forget(key)

@@ -147,8 +147,8 @@ class ShareStateStore(StateLogs[StateLog]):
             epoch = 0 if state is None else state.snapshot_epoch + 1
             start = operation.start_offset
             complete = UNCOUNTED if start == UNKNOWN_OFFSET else 0
-            began = ShareState(epoch, operation.state_epoch, 0, start, complete, now_ms, now_ms)
-            entry = ShareEntry(key, began)
+            initial = ShareState(epoch, operation.state_epoch, 0, start, complete, now_ms, now_ms)
+            entry = ShareEntry(key, initial)
         elif isinstance(operation, DeleteState):
             entry = None if state is None else ShareEntry(key, None)
         elif isinstance(operation, ReadState):

@@ -17,6 +17,7 @@ from minibroker.lab.verdicts import (
     producer_rules,
     retry_rules,
     session_rules,
+    share_group_rules,
     throttle_rules,
     version_rules,
 )
@@ -31,6 +32,7 @@ RULES: Final = (
     *commit_rules.RULES,
     *group_rules.RULES,
     *consumer_group_rules.RULES,
+    *share_group_rules.RULES,
     *consumer_rules.RULES,
     *session_rules.RULES,
 )

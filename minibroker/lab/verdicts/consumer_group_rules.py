@@ -53,7 +53,7 @@ def _observe_rejoins(traffic: ClientTraffic) -> Iterator[Situation]:
         fence: ObservedExchange | None = None
         for heartbeat in heartbeats:
             epoch = _body(heartbeat)["member_epoch"]
-            if fence is not None and _was_sent_after(fence, heartbeat):
+            if fence is not None and was_sent_after(fence, heartbeat):
                 if epoch >= JOIN_EPOCH:
                     evidence = (fence.sequences[-1], heartbeat.sent.sequence)
                     yield Situation(evidence, _fault_of_rejoin(member, fence, heartbeat))
@@ -63,7 +63,7 @@ def _observe_rejoins(traffic: ClientTraffic) -> Iterator[Situation]:
                 fence = heartbeat if is_fenced else fence
 
 
-def _was_sent_after(fence: ObservedExchange, heartbeat: ObservedExchange) -> bool:
+def was_sent_after(fence: ObservedExchange, heartbeat: ObservedExchange) -> bool:
     """Whether the client certainly knew of a fence when it sent a heartbeat."""
     answer = fence.answer
     if answer is None or heartbeat.sent.sequence < answer.sequence:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
+from minibroker.broker.shares.state import ShareKey
+from minibroker.broker.shares.state_store import (
+    InitializeState,
+    ShareStateStore,
+    StateOperation,
+    StateReply,
+)
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages import alter_share_group_offsets as altering
 from minibroker_protocol.messages import delete_share_group_offsets as deleting
@@ -21,7 +30,7 @@ from minibroker_protocol.messages.share_group_describe import ShareGroupDescribe
 from minibroker_protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from minibroker_protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from minibroker_protocol.types import uuid_text
-from tests.broker.apis.share_client import ShareWorld, acquired, errors, share_world
+from tests.broker.apis.share_client import ShareMember, ShareWorld, acquired, errors, share_world
 
 ACCEPT = 1
 TWO_WORKERS = ("process.mode=separate", "num.io.threads=2")
@@ -46,6 +55,33 @@ async def test_first_heartbeat_has_the_assignment(
         assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
         assert unknown.error_message == "Group x not found."
         assert empty.error_code == ErrorCode.INVALID_GROUP_ID
+
+
+async def test_members_that_join_at_once_have_states_created_once(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: Counter[ShareKey] = Counter()
+    handle = ShareStateStore.handle
+
+    def count(store: ShareStateStore, operation: StateOperation, *rest: Any) -> StateReply:
+        if isinstance(operation, InitializeState):
+            created[operation.key] += 1
+        return handle(store, operation, *rest)
+
+    monkeypatch.setattr(ShareStateStore, "handle", count)
+    async with share_world(tmp_path, autojump_clock, *TWO_WORKERS) as world:
+        members = [await world.member(f"m{number}") for number in range(4)]
+        assigned: list[list[int]] = []
+
+        async def join(member: ShareMember) -> None:
+            assigned.append(await member.join())
+
+        async with trio.open_nursery() as nursery:
+            for member in members:
+                nursery.start_soon(join, member)
+        assert [each.partition for each in created] == [0, 1]
+        assert set(created.values()) == {1}
+        assert all(assigned)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +215,7 @@ async def delete(world: ShareWorld, *names: str) -> tuple[int, dict[str, int]]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_deleted_group_begins_anew(
+async def test_deleted_group_starts_again(
     tmp_path: Path, autojump_clock: MockClock, mode: tuple[str, ...]
 ) -> None:
     async with share_world(tmp_path, autojump_clock, *mode) as world:

@@ -247,8 +247,8 @@ async def test_requests_wait_for_image_of_this_incarnation(
 async def test_request_to_subscribers_skips_lost_ones(connected: Controller) -> None:
     names = ["worker-1", "worker-0", "acceptor"]
     roles = {name: await connected.role(name) for name in names}
-    everybody = await connected.subscribers.request_all("hello")
-    assert list(everybody.items()) == [(name, (name, "hello")) for name in sorted(names)]
+    answers = await connected.subscribers.request_all("hello")
+    assert list(answers.items()) == [(name, (name, "hello")) for name in sorted(names)]
     some = await connected.subscribers.request_all("hello", ["worker-0", "worker-9"])
     assert list(some) == ["worker-0"]
     roles["worker-0"].rpc.close()
@@ -565,7 +565,7 @@ async def test_request_to_delete_is_carried_out_and_removed(
     for path in ("partitions", "partitions/0", "partitions/0/state"):
         await controller.store.create(f"/brokers/topics/t/{path}")  # as a Kafka broker leaves them
     await controller.store.create("/admin/delete_topics/t")
-    await controller.store.create("/admin/delete_topics/nobody-knows-it")
+    await controller.store.create("/admin/delete_topics/unknown-topic")
     await wait_all_tasks_blocked()
     assert controller.partitions("t") is None
     assert await controller.store.children("/brokers/topics") == [OFFSETS]

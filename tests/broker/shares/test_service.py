@@ -5,8 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.broker.metadata.image import Image
+from minibroker.broker.settings import Settings
+from minibroker.broker.shares.service import (
+    ShareEnvironment,
+    SharePart,
+    ShareService,
+    _Cached,
+)
+from minibroker.broker.shares.sessions import MemberKey
+from minibroker.broker.shares.share_partition import (
+    Acquired,
+    AcquireLimits,
+    FetchedBatch,
+    SharePartition,
+    ShareSettings,
+)
+from minibroker.broker.shares.state import ShareKey, ShareState
+from minibroker.broker.shares.state_store import StateOperation, StateReply
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages import delete_records as deleting
 from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -136,3 +154,73 @@ async def test_deleted_topic_is_unknown_to_members(
         response = await member.fetch(acks=[(0, 0, 0, (ACCEPT,))])
         (data,) = [each for topic in response.responses for each in topic.partitions]
         assert (data.error_code, data.acknowledge_error_code) == (unknown, unknown)
+
+
+class SlowStates:
+    """The owner of states, which stores the next change when it is told to."""
+
+    def __init__(self) -> None:
+        self.may_store = trio.Event()
+
+    async def request(self, _: StateOperation) -> StateReply:
+        await self.may_store.wait()
+        return StateReply(ErrorCode.NONE)
+
+
+def share_partitions(states: SlowStates, count: int) -> tuple[ShareService, list[SharePartition]]:
+    """A service with share partitions of a new group, of topic ``t``."""
+    environment = ShareEnvironment(
+        settings=Settings.from_sources(),
+        image=Image,
+        now=trio.current_time,
+        wall_ms=lambda: 0,
+        partition=lambda *_: None,
+        request_state=states.request,
+        watch=lambda *_: None,
+        unwatch=lambda *_: None,
+        sleep_real=trio.sleep,
+    )
+    service = ShareService(environment)
+    shares = [SharePartition(ShareState(0, 0, 0, 0, 0, 0, 0), 0) for _ in range(count)]
+    for index, share in enumerate(shares):
+        key = ShareKey("g", bytes(16), index)
+        service._cache["g", "t", index] = _Cached(share, key, 0)
+    return service, shares
+
+
+def acquire(share: SharePartition) -> list[Acquired]:
+    batch = FetchedBatch(0, 2)
+    return share.acquire("m", [batch], AcquireLimits(9), ShareSettings(), trio.current_time())
+
+
+async def test_end_of_a_session_leaves_the_records_of_the_next_one(
+    autojump_clock: MockClock,
+) -> None:
+    states = SlowStates()
+    service, (first, second) = share_partitions(states, 2)
+    member = MemberKey("g", "m")
+    await service.execute(SharePart(member, "one", 0))
+    acquire(first)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.end_session, member, "one")
+        await wait_all_tasks_blocked()
+        await service.execute(SharePart(member, "two", 0))
+        acquire(second)
+        states.may_store.set()
+    assert (first.acquired_count, second.acquired_count) == (0, 3)
+
+
+async def test_late_end_of_a_session_leaves_the_records_of_the_next_one(
+    autojump_clock: MockClock,
+) -> None:
+    states = SlowStates()
+    states.may_store.set()
+    service, [share] = share_partitions(states, 1)
+    member = MemberKey("g", "m")
+    await service.execute(SharePart(member, "one", 0))
+    await service.execute(SharePart(member, "two", 1))
+    acquire(share)
+    await service.execute(SharePart(member, "one", 0, ends=True))
+    assert share.acquired_count == 3
+    await service.execute(SharePart(member, "two", 1, ends=True))
+    assert share.acquired_count == 0

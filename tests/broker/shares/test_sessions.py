@@ -14,7 +14,9 @@ KEY = MemberKey("g", "m")
 A, B, C = ((bytes(16), index) for index in range(3))
 
 
-def begun(cache: ShareSessionCache, key: MemberKey = KEY, connection: str = "c") -> ShareSession:
+def opened_session(
+    cache: ShareSessionCache, key: MemberKey = KEY, connection: str = "c"
+) -> ShareSession:
     session = cache.begin(key, connection, [A, B])
     assert isinstance(session, ShareSession)
     return session
@@ -23,7 +25,7 @@ def begun(cache: ShareSessionCache, key: MemberKey = KEY, connection: str = "c")
 def test_only_the_epoch_of_the_session_continues_it() -> None:
     cache = ShareSessionCache(10, 0)
     assert cache.find(KEY, 1) is ErrorCode.SHARE_SESSION_NOT_FOUND
-    session = begun(cache)
+    session = opened_session(cache)
     assert cache.find(KEY, 2) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
     assert cache.find(KEY, 1) is session
     assert cache.find(KEY, FINAL_EPOCH) is session
@@ -34,8 +36,8 @@ def test_only_the_epoch_of_the_session_continues_it() -> None:
 
 def test_new_session_replaces_that_of_the_member() -> None:
     cache = ShareSessionCache(1, 0)
-    begun(cache)
-    second = begun(cache, connection="d")
+    opened_session(cache)
+    second = opened_session(cache, connection="d")
     assert cache.find(KEY, 1) is second
     assert cache.disconnected("c") == []
     limit = ErrorCode.SHARE_SESSION_LIMIT_REACHED
@@ -45,7 +47,7 @@ def test_new_session_replaces_that_of_the_member() -> None:
 
 
 def test_partition_is_reported_if_it_is_new_has_records_or_failed() -> None:
-    session = begun(ShareSessionCache(1, 0))
+    session = opened_session(ShareSessionCache(1, 0))
     session.update([C], [A])
     assert session.reports(C, has_records=False, failed=False)
     assert not session.reports(C, has_records=False, failed=False)
@@ -56,6 +58,6 @@ def test_partition_is_reported_if_it_is_new_has_records_or_failed() -> None:
 
 
 def test_each_epoch_begins_with_another_partition() -> None:
-    session = begun(ShareSessionCache(1, 0))
+    session = opened_session(ShareSessionCache(1, 0))
     assert session.rotated(1) == [A, B]
     assert session.rotated(2) == [B, A]

@@ -10,6 +10,7 @@ from functools import partial
 from random import Random
 
 from minibroker.lab.verdicts.consumer_group_rules import FENCES
+from minibroker.lab.verdicts.share_group_rules import SESSION_ERRORS
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -46,6 +47,7 @@ from tests.lab.verdicts.group_messages import (
     join,
     leave,
 )
+from tests.lab.verdicts.share_messages import acknowledge, beat_share, fetch_share
 from tests.lab.verdicts.written import WrittenJournal, batch
 
 VERSIONS = {
@@ -62,6 +64,9 @@ VERSIONS = {
     ApiKey.LEAVE_GROUP: (0, 5),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
     ApiKey.OFFSET_FETCH: (1, 8),
+    ApiKey.SHARE_GROUP_HEARTBEAT: (1, 1),
+    ApiKey.SHARE_FETCH: (1, 2),
+    ApiKey.SHARE_ACKNOWLEDGE: (1, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
 }
 PARTITIONS = 4
@@ -100,6 +105,7 @@ class WellBehavedClient:
             self._fail_offset_fetch,
             self._validate,
             self._use_consumer_group,
+            self._use_share_group,
         )
         for _ in range(steps):
             self._stay_alive()
@@ -280,6 +286,22 @@ class WellBehavedClient:
         send(owned=[0, 1], assigned=[0])
         send(owned=[0])
         send(epoch=-1)
+
+    def _use_share_group(self) -> None:
+        """Be a member of a share group (KIP-932) for a moment."""
+        beat_share(self.journal, self._group, epoch=0)
+        if self._random.random() < 0.5:
+            beat_share(self.journal, self._group, error_code=self._random.choice([*FENCES]))
+            beat_share(self.journal, self._group, epoch=0)
+        fetch_share(self.journal, self._data, (0, 9), epoch=0)
+        acknowledge(self.journal, self._data, (0, 3, 1), (4, 9, 4), epoch=1)
+        if self._random.random() < 0.5:
+            error = self._random.choice([*SESSION_ERRORS])
+            fetch_share(self.journal, self._data, epoch=2, error_code=error)
+            fetch_share(self.journal, self._data, (4, 9), epoch=0)
+        fetch_share(self.journal, self._data, epoch=1, batches=[(4, 9, 1)])
+        acknowledge(self.journal, self._data, epoch=-1)
+        beat_share(self.journal, self._group, epoch=-1)
 
 
 RETRIABLE = (
