@@ -6,7 +6,8 @@
  *
  * frames HOST:PORT COUNT CONNECTIONS   COUNT answers, after a fifth of that for warm-up, with one
  *                                      request in flight on each connection; standard input has the
- *                                      requests with their sizes, which the connections use in turn
+ *                                      requests with their sizes; each connection starts at another
+ *                                      one and goes on by as many as there are connections
  */
 
 #include <stdint.h>
@@ -28,7 +29,8 @@ struct frame {
 
 struct connection {
     int stream;
-    const struct frame *request;
+    int request; /* its place in frames */
+    int step;
     double since;
     uint32_t got;
     char *answer; /* with its size */
@@ -61,8 +63,10 @@ static void read_frames(void) {
 static void send_request(struct connection *to) {
     to->got = 0;
     to->since = now();
-    for (size_t sent = 0; sent < to->request->size;) {
-        ssize_t more = send(to->stream, to->request->bytes + sent, to->request->size - sent, 0);
+    const struct frame *request = &frames[to->request];
+    to->request = (to->request + to->step) % frames_count;
+    for (size_t sent = 0; sent < request->size;) {
+        ssize_t more = send(to->stream, request->bytes + sent, request->size - sent, 0);
         if (more <= 0)
             die("could not send");
         sent += (size_t)more;
@@ -159,7 +163,8 @@ int main(int argc, char **argv) {
     read_frames();
     for (int i = 0; i < size; i++) {
         connections[i].stream = connect_to(&address);
-        connections[i].request = &frames[i % frames_count];
+        connections[i].request = i % frames_count;
+        connections[i].step = size;
         connections[i].answer = malloc(ANSWER_MAX);
         ask(&connections[i]); /* so it is accepted, and no queue of connections overflows */
     }

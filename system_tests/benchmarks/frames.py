@@ -37,6 +37,11 @@ VERSIONS_MOST = {
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,
     ApiKey.END_TXN: 3,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
+    ApiKey.SHARE_GROUP_HEARTBEAT: 1,
+    ApiKey.SHARE_FETCH: 2,
+    ApiKey.SHARE_ACKNOWLEDGE: 2,
 }
 """The last versions with one group or transaction, topics by name, and a member that joins at
 once.
@@ -74,6 +79,14 @@ class Versioned:
 
     def ask(self, request: Message) -> Any:
         return self._client.ask(request, self.version(key_of(request)))
+
+    def send(self, request: Message) -> None:
+        """Send a request without waiting."""
+        self._client.send(request, self.version(key_of(request)))
+
+    def answer(self, request: type[Message]) -> Any:
+        """The response to a request that was sent."""
+        return self._client.answer(request, self.version(request.__api_key__ or 0))
 
     def ask_until_accepted(self, request: Message) -> Any:
         """Repeat a request until it has no error: a coordinator may still be loading."""

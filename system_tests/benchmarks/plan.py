@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Final, NamedTuple, ParamSpec
 
 from system_tests.benchmarks import (
+    group_members,
     groups,
     growth,
     large_batches,
     measures,
     report,
+    share_records,
     small,
     transactions,
 )
@@ -82,6 +84,13 @@ def repeated(records: int, *, grows: bool) -> list[Repeated]:
         Repeated("beside-transactions", transactions.beside, lasting=True),
         Repeated("large-batches", large_batches.neighbor, lasting=True),
         Repeated("group", partial(groups.group_requests, count=2000)),
+        *(
+            Repeated(
+                f"{kind.name}-members", partial(group_members.many_members, kind=kind), lasting=True
+            )
+            for kind in group_members.KINDS
+        ),
+        Repeated("share-records", share_records.acknowledged, lasting=True),
         Repeated("metadata", partial(measures.metadata, count=2000), lasting=True),
     ]
     if grows:

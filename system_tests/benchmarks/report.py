@@ -20,9 +20,11 @@ from system_tests.benchmarks import (
     compaction,
     costs,
     fetch_sessions,
+    group_members,
     groups,
     growth,
     large_batches,
+    share_records,
     small,
     snapshots,
     transactions,
@@ -128,6 +130,18 @@ ROWS = (
     row("Metadata of 50 topics, median", "us", most_of(0.5)),
     row("Metadata of 50 topics, p99", "us"),
     *(row(groups.row(name), "us", most_of(1.5)) for name in groups.NAMES),
+    *(
+        each
+        for kind in group_members.KINDS
+        for each in (
+            row(kind.settling, "ms", most_of(1.0)),
+            row(kind.settling_cpu, "ms"),
+            row(kind.rate, "/s", least_of(1.0)),
+            row(kind.cpu, "us", most_of(1.0)),
+        )
+    ),
+    row(share_records.RATE, "/s", least_of(1.0)),
+    row(share_records.CPU, "us", most_of(1.0)),
     *rows_of_limits(str, least_of(1.0)),
     *rows_of_limits(accepting.sharded),
     row(accepting.ADDRESSES_KEPT, "MB", most=100),

@@ -395,6 +395,11 @@ class SingleScope(Protocol):
         """The client of the request."""
         ...
 
+    @property
+    def client_id(self) -> str | None:
+        """The client id in the header of the request."""
+        ...
+
     def fetch_bytes_max(self) -> int:
         """The largest fetch that the client's quota permits."""
         ...

@@ -17,6 +17,8 @@ from minibroker.broker.apis.base import (
     Api,
     Context,
     Owner,
+    SingleForm,
+    SingleScope,
     WorkerScope,
 )
 from minibroker.broker.apis.epoch_groups import GroupProtocol, describe_api
@@ -34,6 +36,7 @@ from minibroker.broker.settings import (
     GROUP_CONSUMER_ASSIGNORS,
     GROUP_COORDINATOR_REBALANCE_PROTOCOLS,
 )
+from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages import consumer_group_describe as described
 from minibroker_protocol.messages import consumer_group_heartbeat as heartbeat
@@ -49,10 +52,10 @@ from minibroker_protocol.messages.consumer_group_heartbeat import (
 from minibroker_protocol.registry import ApiKey
 
 
-def serves_consumer_groups(ctx: Context) -> bool:
+def serves_consumer_groups(scope: Context | WorkerScope) -> bool:
     """Whether this broker serves consumer groups now."""
-    protocols = ctx.settings[GROUP_COORDINATOR_REBALANCE_PROTOCOLS]
-    return CONSUMER in protocols and level(ctx.image.features, GROUP_VERSION) >= 1
+    protocols = scope.settings[GROUP_COORDINATOR_REBALANCE_PROTOCOLS]
+    return CONSUMER in protocols and level(scope.image.features, GROUP_VERSION) >= 1
 
 
 # ConsumerGroupHeartbeat (68) ----------------------------------------------------------------------
@@ -65,6 +68,10 @@ def serves_consumer_groups(ctx: Context) -> bool:
 
 MEMBER_ID_SINCE: Final = 1
 """First version whose clients make their member ids."""
+
+
+UNSTATED: Final = [None, None, None, None]
+"""Topics, regular expression, assignor and partitions of a heartbeat without any."""
 
 
 class HeartbeatPart(NamedTuple):
@@ -194,6 +201,36 @@ def _merge_heartbeat(
     )
 
 
+def _beat_in_one_step(
+    scope: SingleScope, _version: int, request: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Extend the session of a member that has nothing to tell, and for which nothing changes."""
+    group_id, member_id, epoch, instance_id, rack_id, timeout_ms, *stated = request
+    if stated != UNSTATED or not serves_consumer_groups(scope.worker):
+        return None
+    event = ConsumerHeartbeat(
+        member_id=member_id,
+        member_epoch=epoch,
+        instance_id=instance_id,
+        rack_id=rack_id,
+        rebalance_timeout_ms=timeout_ms,
+        client_id=scope.client_id or "",
+        client_host=f"/{scope.caller.client_host}",
+    )
+    groups = scope.worker.groups
+    if not groups.only_extends_session(group_id, event):
+        return None
+    result = groups.consumer_heartbeat(group_id, event)
+    return (
+        0,
+        result.error,
+        result.message,
+        result.member_id,
+        result.member_epoch,
+        result.heartbeat_interval_ms,
+    )
+
+
 CONSUMER_GROUP_HEARTBEAT = Api(
     key=ApiKey.CONSUMER_GROUP_HEARTBEAT,
     versions=(0, 1),
@@ -201,6 +238,7 @@ CONSUMER_GROUP_HEARTBEAT = Api(
     split=_split_heartbeat,
     execute=_beat,
     merge=_merge_heartbeat,
+    single=SingleForm(Shape(), _beat_in_one_step),
 )
 
 

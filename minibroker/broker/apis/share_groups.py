@@ -21,6 +21,8 @@ from minibroker.broker.apis.base import (
     ControllerScope,
     Owner,
     Round,
+    SingleForm,
+    SingleScope,
     WorkerScope,
     all_results,
     parts_by_owner,
@@ -47,6 +49,7 @@ from minibroker.broker.shares.state_store import (
     SummarizeState,
 )
 from minibroker.runtime.rpc import PeerFailed, PeerLost
+from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages import alter_share_group_offsets as altering
 from minibroker_protocol.messages import delete_share_group_offsets as deleting
@@ -80,9 +83,9 @@ MEMBER_ID_CHARACTERS_MAX: Final = 36
 TopicPartition = tuple[str, int]
 
 
-def serves_share_groups(ctx: Context) -> bool:
+def serves_share_groups(scope: Context | WorkerScope) -> bool:
     """Whether this broker serves share groups now."""
-    return level(ctx.image.features, SHARE_VERSION) >= 1
+    return level(scope.image.features, SHARE_VERSION) >= 1
 
 
 def is_member_id(member_id: str | None) -> bool:
@@ -264,6 +267,34 @@ def _merge_heartbeat(
     )
 
 
+def _beat_in_one_step(
+    scope: SingleScope, _version: int, request: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Extend the session of a member that has nothing to tell, and for which nothing changes."""
+    group_id, member_id, epoch, rack_id, topics = request
+    if topics is not None or not serves_share_groups(scope.worker):
+        return None
+    event = ShareHeartbeat(
+        member_id=member_id,
+        member_epoch=epoch,
+        rack_id=rack_id,
+        client_id=scope.client_id or "",
+        client_host=f"/{scope.caller.client_host}",
+    )
+    groups = scope.worker.groups
+    if not groups.only_extends_session(group_id, event):
+        return None
+    result = groups.share_heartbeat(group_id, event)
+    return (
+        0,
+        result.error,
+        result.message,
+        result.member_id,
+        result.member_epoch,
+        result.heartbeat_interval_ms,
+    )
+
+
 SHARE_GROUP_HEARTBEAT: Api[
     ShareGroupHeartbeatRequest, Any, ShareHeartbeatResult | None, ShareGroupHeartbeatResponse
 ] = Api(
@@ -275,6 +306,7 @@ SHARE_GROUP_HEARTBEAT: Api[
     execute_at_controller=create_state_topic,
     merge=_merge_heartbeat,
     next_round=_next_heartbeat_round,
+    single=SingleForm(Shape(), _beat_in_one_step),
 )
 
 

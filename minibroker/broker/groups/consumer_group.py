@@ -201,6 +201,23 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
                 event.waiter, ConsumerHeartbeatResult(rejected.error, rejected.text or None)
             )
 
+    def only_extends_session(self, event: ConsumerHeartbeat, /) -> bool:
+        """Whether a heartbeat extends the session of its member and has no other effect."""
+        data = self.data
+        member = data.members.get(event.member_id)
+        return (
+            member is not None
+            and event.member_epoch == member.member_epoch > JOIN_EPOCH
+            and member.is_reconciled_to(data.group_epoch)
+            and data.assignment_epoch == data.group_epoch
+            and data.hashed_image is not None
+            and data.hashed_image.topics is self.image.topics
+            and not data.regexes
+            and not event.is_full
+            and not (self.held_revocations or self._released_revocations)
+            and _updated(member, event) is member
+        )
+
     def _heartbeat(self, event: ConsumerHeartbeat) -> None:
         context = self._context()
         check_size(context, event.member_id, event.instance_id)

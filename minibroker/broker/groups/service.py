@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -71,7 +71,12 @@ from minibroker.broker.groups.events import (
     TimePassed,
     Waiter,
 )
-from minibroker.broker.groups.group import LOG_LINE_CHARACTERS_MAX, Group, GroupLimits
+from minibroker.broker.groups.group import (
+    LOG_LINE_CHARACTERS_MAX,
+    EpochGroup,
+    Group,
+    GroupLimits,
+)
 from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.hooks import NO_HOLD_POINTS, HoldPoints, OnState
 from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
@@ -315,6 +320,19 @@ class GroupService:
             if group is None:
                 return ShareHeartbeatResult(ErrorCode.POLICY_VIOLATION)
         return self._request_immediate(group, event, ShareHeartbeatResult)
+
+    def only_extends_session(
+        self, group_id: str, event: ConsumerHeartbeat | ShareHeartbeat
+    ) -> bool:
+        """Whether a heartbeat extends a session here, without an assignment in the response."""
+        expected: type[EpochGroup[Any]] = (
+            ConsumerGroup if isinstance(event, ConsumerHeartbeat) else ShareGroup
+        )
+        group = self._manager.find(group_id, expected)
+        if group is None:
+            return False
+        group.image = self._image()
+        return group.only_extends_session(event)
 
     def share_group(self, group_id: str, *, creates: bool = False) -> ShareGroup | ErrorCode:
         """A share group, to be read, or the error; an administrator may create it."""

@@ -118,4 +118,4 @@ def _subscribed_target(
 
 
 def _group_epoch(data: ShareGroupData, image: Image, epoch: int) -> ShareGroupRecord:
-    return data.epoch_record(epoch, topics_hash(image, data.topics_with()))
+    return data.epoch_record(epoch, topics_hash(image, data.topics))

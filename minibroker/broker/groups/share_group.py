@@ -17,7 +17,7 @@ once. Kafka's ``ShareGroup`` and the share part of ``GroupMetadataManager`` (4.4
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -95,20 +95,12 @@ class ShareGroup(EpochGroup[ShareGroupData]):
         return self.limits.share_times
 
     @property
-    def unshared_partitions(self) -> dict[Uuid, frozenset[int]]:
+    def unshared_partitions(self) -> Mapping[Uuid, frozenset[int]]:
         """Existing partitions of subscribed topics that have no state yet."""
-        found = {}
-        for name in self.data.topics_with():
-            topic = self.image.topics.get(name)
-            if topic is not None:
-                known = self.data.shared.initialized.get(topic.topic_id, frozenset())
-                missing = frozenset(range(len(topic.partitions))) - known
-                if missing:
-                    found[topic.topic_id] = missing
-        return found
+        return self.data.shares(self.image).unshared
 
     def is_subscribed(self, topic: str) -> bool:
-        return topic in self.data.topics_with()
+        return topic in self.data.topics
 
     def validate_offset_fetch(self, _member_id: str | None, _member_epoch: int, /) -> ErrorCode:
         return ErrorCode.GROUP_ID_NOT_FOUND
@@ -130,6 +122,26 @@ class ShareGroup(EpochGroup[ShareGroupData]):
                 self._heartbeat(event)
         except RequestRejected as rejected:
             self._answer(event.waiter, ShareHeartbeatResult(rejected.error, rejected.text or None))
+
+    def only_extends_session(self, event: ShareHeartbeat, /) -> bool:
+        """Whether a heartbeat extends the session of its member and has no other effect.
+
+        It makes no state of a partition either, which the request does.
+        """
+        data = self.data
+        member = data.members.get(event.member_id)
+        if (
+            member is None
+            or not data.group_epoch == data.assignment_epoch == member.member_epoch
+            or event.member_epoch != member.member_epoch
+            or data.hashed_image is not self.image
+            or event.topics is not None
+            or event.rack_id not in (None, member.rack_id)
+            or (event.client_id, event.client_host) != (member.client_id, member.client_host)
+        ):
+            return False
+        shares = data.shares(self.image)
+        return not (shares.unshared or shares.is_unassigned)
 
     def _heartbeat(self, event: ShareHeartbeat) -> None:
         before = self._subscribed_member(event)
@@ -309,7 +321,7 @@ class _MemberChange:
         data = self._data
         bumps = self.after.topics != self._before.topics
         if data.assignment_epoch >= data.group_epoch:
-            bumps = bumps or self._has_unassigned_shares()
+            bumps = bumps or data.shares(self._image).is_unassigned
         if not bumps and data.hashed_image is self._image:
             return
         metadata_hash = topics_hash(self._image, self._topics)
@@ -319,24 +331,6 @@ class _MemberChange:
             self._group_epoch += 1
             self.records.append(data.epoch_record(self._group_epoch, metadata_hash))
             self.notes.append(f"is in epoch {self._group_epoch}")
-
-    def _has_unassigned_shares(self) -> bool:
-        """Whether partitions of subscribed topics have a state and no member, or the reverse.
-
-        A target that a test has set may leave partitions out.
-        """
-        if not self._data.assignment_timestamp:
-            return False
-        subscribed = self._data.topics_with()
-        assigned: dict[Uuid, set[int]] = {}
-        for target in self._data.targets.values():
-            for topic, partitions in target.items():
-                assigned.setdefault(topic, set()).update(partitions)
-        return any(
-            assigned.get(topic, set()) != set(partitions)
-            for topic, partitions in self._data.shared.initialized.items()
-            if self._image.topic_names.get(topic) in subscribed
-        )
 
     def plan_target(self, interval_ms: int) -> None:
         """Compute the target of the group epoch if it is due, and let the member follow it."""

@@ -84,6 +84,19 @@ class SharedPartitions(NamedTuple):
     deleting: frozenset[Uuid] = frozenset()
 
 
+class Shares(NamedTuple):
+    """What the records of a group say about partitions of subscribed topics in an image."""
+
+    image: Image
+    unshared: Mapping[Uuid, frozenset[int]]
+    """Existing partitions that have no state yet."""
+    is_unassigned: bool
+    """Whether partitions have a state and no member, or the reverse.
+
+    A target that a test has set may leave partitions out.
+    """
+
+
 class ShareGroupData:
     """What is stored of a share group."""
 
@@ -99,21 +112,61 @@ class ShareGroupData:
         self.shared = SharedPartitions()
         self.hashed_image: Image | None = None
         """The image in which the hash of the topics was found to be current."""
+        self.topics: Counter[str] = Counter()
+        """How many members subscribe to each topic."""
+        self._shares: Shares | None = None
+        """What `shares` has returned, until a record changes it."""
 
-    def topics_with(self, *members: ShareMember) -> Counter[str]:
-        """How many members subscribe to each topic, if these replace those of their ids."""
-        replaced = {member.member_id: member for member in members}
-        return Counter(
-            topic for each in (self.members | replaced).values() for topic in each.topics
-        )
+    def topics_with(self, member: ShareMember) -> Counter[str]:
+        """How many members subscribe to each topic, if this one replaces the one of its id."""
+        before = self.members.get(member.member_id)
+        if before is not None and before.topics == member.topics:
+            return self.topics
+        return self._topics_after(before, member)
 
     def topics_without(self, member_ids: Collection[str]) -> Counter[str]:
         """How many members subscribe to each topic, without some of them."""
-        return Counter(
-            topic
-            for each in self.members.values()
-            if each.member_id not in member_ids
-            for topic in each.topics
+        topics = Counter(self.topics)
+        for member_id in member_ids:
+            if member_id in self.members:
+                topics.subtract(self.members[member_id].topics)
+        return +topics
+
+    def _topics_after(self, before: ShareMember | None, after: ShareMember | None) -> Counter[str]:
+        """How many members subscribe to each topic when one is replaced."""
+        topics = Counter(self.topics)
+        topics.subtract(() if before is None else before.topics)
+        topics.update(() if after is None else after.topics)
+        return +topics
+
+    def shares(self, image: Image) -> Shares:
+        """Compare the partitions of subscribed topics with those that have a state or a member."""
+        if self._shares is None or self._shares.image is not image:
+            self._shares = Shares(image, self._unshared(image), self._is_unassigned(image))
+        return self._shares
+
+    def _unshared(self, image: Image) -> dict[Uuid, frozenset[int]]:
+        found = {}
+        for name in self.topics:
+            topic = image.topics.get(name)
+            if topic is not None:
+                known = self.shared.initialized.get(topic.topic_id, frozenset())
+                missing = frozenset(range(len(topic.partitions))) - known
+                if missing:
+                    found[topic.topic_id] = missing
+        return found
+
+    def _is_unassigned(self, image: Image) -> bool:
+        if not self.assignment_timestamp:
+            return False
+        assigned: dict[Uuid, set[int]] = {}
+        for target in self.targets.values():
+            for topic, partitions in target.items():
+                assigned.setdefault(topic, set()).update(partitions)
+        return any(
+            assigned.get(topic, set()) != set(partitions)
+            for topic, partitions in self.shared.initialized.items()
+            if image.topic_names.get(topic) in self.topics
         )
 
     def current_state(self) -> ShareGroupState:
@@ -125,6 +178,8 @@ class ShareGroupData:
     def apply(self, record: ShareGroupRecord) -> None:
         """Change the group as a record says, which was written or loaded."""
         name, value = record.name or "", record.value
+        if record.kind not in (ShareRecordKind.CURRENT, ShareRecordKind.MEMBER):
+            self._shares = None
         if isinstance(value, ShareGroupMetadata):
             self.group_epoch = value.epoch
             self.metadata_hash = value.metadata_hash
@@ -135,13 +190,15 @@ class ShareGroupData:
         elif isinstance(value, ShareTargetMember):
             self.targets[name] = _target(value.topic_partitions)
         elif isinstance(value, ShareMemberMetadata):
-            self.members[name] = replace(
+            member = replace(
                 self._member(name),
                 rack_id=value.rack_id,
                 client_id=value.client_id,
                 client_host=value.client_host,
                 topics=frozenset(value.subscribed_topic_names),
             )
+            self._note_topics(self.members.get(name), member)
+            self.members[name] = member
         elif isinstance(value, ShareCurrentAssignment):
             self.members[name] = replace(
                 self._member(name),
@@ -158,9 +215,15 @@ class ShareGroupData:
         elif record.kind is ShareRecordKind.TARGET:
             self.targets.pop(name, None)
         elif record.kind is ShareRecordKind.MEMBER:
-            self.members.pop(name, None)
+            self._note_topics(self.members.pop(name, None), None)
         elif record.kind is ShareRecordKind.PARTITIONS:
             self.shared = SharedPartitions()
+
+    def _note_topics(self, before: ShareMember | None, after: ShareMember | None) -> None:
+        topics = self._topics_after(before, after)
+        if topics.keys() != self.topics.keys():
+            self._shares = None
+        self.topics = topics
 
     def _member(self, member_id: str) -> ShareMember:
         return self.members.get(member_id) or ShareMember(member_id=member_id)

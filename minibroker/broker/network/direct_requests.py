@@ -204,6 +204,11 @@ class SingleRequests:
         """The present request's client."""
         return self._client.caller
 
+    @property
+    def client_id(self) -> str | None:
+        """The client id in the header of the present request."""
+        return self._header.client_id
+
     def fetch_bytes_max(self) -> int:
         """The largest fetch that the quota of the present request's client permits."""
         return self._fetch_bytes_max(self._client, self._header)

@@ -66,6 +66,8 @@ class ConsumerPlay:
         self.write_error = OK
         self.replaced: GroupReplaced | None = None
         self.answers: list[Any] = []
+        self.extensions = 0
+        """Heartbeats that had to extend a session and do nothing else, and did so."""
         self.group = ConsumerGroup("g", self.limits, self.make_id, self.time)
 
     @property
@@ -88,6 +90,9 @@ class ConsumerPlay:
         """Pass an event, write what is to be written, and return the answer, if there is one."""
         epochs = self.group.data.group_epoch, self.group.data.assignment_epoch
         self.answers = []
+        self.group.image = self.image
+        member = self._extended_by(event)
+        records = len(self.records)
         following: Event | None = event
         while following is not None:
             self.group.image = self.image
@@ -103,8 +108,20 @@ class ConsumerPlay:
                     following = self._write(decision)
         if self.replaced is None:
             self._check(*epochs)
+        if member is not None:
+            interval_ms = self.group.times.heartbeat_interval_ms
+            expected = OK, None, member.member_id, member.member_epoch, interval_ms, None
+            assert self.answers == [expected]
+            assert len(self.records) == records
         assert len(self.answers) <= 1
         return self.answers[0] if self.answers else None
+
+    def _extended_by(self, event: Event) -> ConsumerMember | None:
+        """The member whose session a heartbeat extends without another effect."""
+        if isinstance(event, ConsumerHeartbeat) and self.group.only_extends_session(event):
+            self.extensions += 1
+            return self.group.data.members[event.member_id]
+        return None
 
     def _write(self, persist: Persist) -> Persisted:
         if self.write_error is not OK:

@@ -12,6 +12,7 @@ from minibroker.broker.groups.consumer_state import ConsumerGroupState
 from minibroker.broker.groups.events import (
     CommitRequested,
     CommitResult,
+    ConsumerHeartbeat,
     MemberExpired,
     Removed,
 )
@@ -46,6 +47,34 @@ def test_assignment_is_sent_only_if_it_changes_or_is_asked_for() -> None:
     written = len(play.records)
     play.beat("a", 2)
     assert len(play.records) == written
+
+
+def test_heartbeat_that_changes_nothing_only_extends_the_session() -> None:
+    play = ConsumerPlay(t=3)
+    one = PlayedMember(play, "m", "t")
+    settle(play, one)
+    before = play.extensions
+    one.beat()
+    assert play.extensions == before + 1
+    play.sleep(40)
+    play.beat("m", one.epoch)
+    play.sleep(40)
+    assert list(play.group.data.members) == ["m"]
+    unlike: list[dict[str, Any]] = [
+        {"topics": ("t", "u")},
+        {"regex": "t.*"},
+        {"assignor": "range"},
+        {"rack_id": "r"},
+        {"instance_id": "s"},
+        {"rebalance_timeout_ms": 7},
+        {"client_id": "c"},
+        {"topics": ("t",), "rebalance_timeout_ms": 30_000, "owned": ()},
+    ]
+    for fields in unlike:
+        assert not play.group.only_extends_session(ConsumerHeartbeat("m", one.epoch, **fields))
+    play.create_topic("u", 1)
+    play.group.image = play.image
+    assert not play.group.only_extends_session(ConsumerHeartbeat("m", one.epoch))
 
 
 def test_second_member_gets_partitions_only_when_the_first_has_revoked_them() -> None:

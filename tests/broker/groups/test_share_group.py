@@ -56,6 +56,8 @@ class SharePlay:
         self.stored = StoredGroup()
         self.write_error = OK
         self.answers: list[Any] = []
+        self.extensions = 0
+        """Heartbeats that had to extend a session and do nothing else, and did so."""
         self.group = ShareGroup("g", self.limits, lambda: "id", self.time)
 
     @property
@@ -65,16 +67,24 @@ class SharePlay:
     def handle(self, event: Event) -> None:
         following: Event | None = event
         self.group.image = self.image
+        extends = isinstance(event, ShareHeartbeat) and self.group.only_extends_session(event)
+        self.extensions += extends
         while following is not None:
             decisions, following = self.group.handle(following, self.time), None
             for decision in decisions:
                 if isinstance(decision, GroupAnswer):
                     self.answers.append(decision.result)
                 elif isinstance(decision, Persist):
+                    assert not extends
                     if self.write_error is OK:
                         for record in decision.records:
                             self.stored.apply(record)
                     following = Persisted(self.write_error)
+        if extends:
+            assert isinstance(event, ShareHeartbeat)
+            interval_ms = self.group.times.heartbeat_interval_ms
+            expected = OK, None, event.member_id, event.member_epoch, interval_ms, None
+            assert self.answers[-1] == expected
         self._check()
 
     def _check(self) -> None:
@@ -135,6 +145,24 @@ def test_partitions_are_assigned_when_they_have_a_state(play: SharePlay) -> None
     assert (second.member_epoch, given(second)) == (3, {T: {0, 1, 2}})
     assert given(play.beat("m", 3)) is None
     assert play.group.unshared_partitions == {}
+
+
+def test_heartbeat_that_changes_nothing_only_extends_the_session(play: SharePlay) -> None:
+    epoch = play.join("m", "t").member_epoch
+    play.beat("m", epoch)  # The image has not changed since the hash of the topics was computed.
+    before = play.extensions
+    play.beat("m", epoch)
+    assert play.extensions == before + 1
+    play.now += 40
+    play.beat("m", epoch)
+    play.now += 40
+    play.handle(TimePassed())
+    assert play.group.members_count == 1
+    play.image = apply(play.image, PartitionsAdded("t", partitions(3, 5)))
+    for fields in ({}, {"rack_id": "r"}, {"client_id": "c"}, {"topics": ["t"]}):
+        shown = ShareHeartbeat("m", epoch, **fields)
+        play.group.image = play.image
+        assert not play.group.only_extends_session(shown)
 
 
 def test_members_share_partitions(play: SharePlay) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,6 +39,7 @@ from minibroker_protocol.messages.api_versions import (
     ApiVersionsResponse,
     SupportedFeatureKey,
 )
+from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest
 from minibroker_protocol.messages.end_txn import EndTxnRequest
@@ -50,6 +52,7 @@ from minibroker_protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from minibroker_protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message
@@ -244,6 +247,51 @@ async def test_requests_of_transactions_get_the_bytes_of_the_general_way(
 
     await assert_single_step_changes_nothing(tmp_path, autojump_clock, play)
     assert len(direct) >= 3 * 3
+
+
+def member_heartbeats() -> list[Message]:
+    """Heartbeats of members of both kinds: most only extend a session, and some must not."""
+    consumer = partial(ConsumerGroupHeartbeatRequest, group_id="c", member_id="m", member_epoch=2)
+    share = partial(ShareGroupHeartbeatRequest, group_id="s", member_id="m", member_epoch=3)
+    return [
+        ConsumerGroupHeartbeatRequest(
+            group_id="c",
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=30_000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
+        ),
+        ShareGroupHeartbeatRequest(
+            group_id="s", member_id="m", member_epoch=0, subscribed_topic_names=["t"]
+        ),
+        *[kind() for kind in (consumer, share) for _ in range(4)],
+        *[kind(member_epoch=epoch) for kind in (consumer, share) for epoch in (1, 9)],
+        *[kind(rack_id=rack) for kind in (consumer, share) for rack in ("", "r")],
+        *[kind(member_id=name) for kind in (consumer, share) for name in ("", "x")],
+        *[kind(group_id=name) for kind in (consumer, share) for name in ("", "x", "c", "s")],
+        consumer(instance_id=""),
+        consumer(server_assignor="none"),
+        consumer(topic_partitions=[]),
+        *[kind(subscribed_topic_names=["missing"]) for kind in (consumer, share)],
+        *[kind() for kind in (consumer, share)],
+        *[kind(member_epoch=-1) for kind in (consumer, share)],
+        *[kind() for kind in (consumer, share)],
+    ]
+
+
+async def test_heartbeats_with_member_epochs_get_the_bytes_of_the_general_way(
+    tmp_path: Path, autojump_clock: MockClock, direct: list[int]
+) -> None:
+    async def play(client: SimulatedClient) -> list[bytes]:
+        known, answers = await topic_id(client), []
+        for request in member_heartbeats():
+            await client.ask(request, 1)
+            answers.append(client.received.replace(known, b"topic id"))
+        return answers
+
+    await assert_single_step_changes_nothing(tmp_path, autojump_clock, play)
+    assert len(direct) >= 6
 
 
 FETCH_VERSIONS = range(4, 19)
