@@ -145,6 +145,6 @@ API = without_owner(
     is_cacheable=True,
     left_out=(
         "metadata.version and kraft.version: there is no metadata log whose format they would name",
-        "share.version, streams.version: those group protocols are not served",
+        "streams.version: that group protocol is not served",
     ),
 )

@@ -481,6 +481,12 @@ GROUP_SHARE_PARTITION_MAX_RECORD_LOCKS = Setting("group.share.partition.max.reco
     doc="The most records of a partition that are in flight in a share group at a time.")
 GROUP_SHARE_MAX_SHARE_SESSIONS = Setting("group.share.max.share.sessions", INT, 2_000, at_least(1),
     doc="The most share sessions of a network processor.")
+ERRORS_DEADLETTERQUEUE_AUTO_CREATE_TOPICS_ENABLE = Setting(
+    "errors.deadletterqueue.auto.create.topics.enable", BOOLEAN, False, dynamic=True,
+    doc="Whether the dead-letter queue of a share group is created when it is needed.")
+ERRORS_DEADLETTERQUEUE_TOPIC_NAME_PREFIX = Setting(
+    "errors.deadletterqueue.topic.name.prefix", STRING, "dlq.", dynamic=True,
+    doc="How the name of a dead-letter queue has to start; if empty, every name is allowed.")
 SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS = Setting(
     "share.coordinator.state.topic.num.partitions", INT, 50, between(1, 1000),
     doc="The number of partitions of `__share_group_state`. Share partitions are assigned to them "

@@ -76,7 +76,7 @@ async def test_produce_12_is_accompanied_by_a_finalized_transaction_version(apis
         assert [
             (feature.name, feature.min_version_level, feature.max_version_level)
             for feature in response.finalized_features
-        ] == [("group.version", 1, 1), ("share.version", 1, 1), ("transaction.version", 2, 2)]
+        ] == [("group.version", 1, 1), ("share.version", 2, 2), ("transaction.version", 2, 2)]
         assert response.finalized_features_epoch >= 0
 
 

@@ -56,7 +56,7 @@ def test_shown_features_of_a_persona_are_descriptive_or_have_an_effect_here() ->
     levels = FinalizedLevels()
     ours = shown_features(None, levels)
     assert ours is not None
-    finalized = {"group.version": 1, "share.version": 1, "transaction.version": 2}
+    finalized = {"group.version": 1, "share.version": 2, "transaction.version": 2}
     assert ours.finalized == finalized
     assert shown_features(load("kafka-2.4"), levels) is None
     persona = load("kafka-4.0")
