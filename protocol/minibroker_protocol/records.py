@@ -698,6 +698,11 @@ def _encode_record(record: Record, offset_delta: int, base_timestamp: int) -> Pi
     return varint(len(start) + len(value) + len(end)), start, value, end
 
 
+def record_size(record: Record, offset_delta: int, base_timestamp: int) -> int:
+    """The bytes of a record in a batch that is not compressed."""
+    return sum(map(len, _encode_record(record, offset_delta, base_timestamp)))
+
+
 def _encode_bytes(content: bytes | None) -> bytes:
     return _NULL if content is None else varint(len(content)) + content
 

@@ -95,7 +95,7 @@ by itself.
 
 CONFIGS_OF_ONE_BROKER: Final = frozenset(
     {"local.retention.bytes", "local.retention.ms", "remote.log.copy.disable"}
-    | {"errors.deadletterqueue.group.enable", "max.decompressed.message.bytes"}
+    | {"max.decompressed.message.bytes"}
     | {"remote.copy.lag.bytes", "remote.copy.lag.ms"}
     | {"remote.log.delete.on.disable", "remote.storage.enable", "min.insync.replicas"}
     | {

@@ -73,7 +73,6 @@ from minibroker.broker.groups.events import (
 )
 from minibroker.broker.groups.group import (
     LOG_LINE_CHARACTERS_MAX,
-    EpochGroup,
     Group,
     GroupLimits,
 )
@@ -325,14 +324,12 @@ class GroupService:
         self, group_id: str, event: ConsumerHeartbeat | ShareHeartbeat
     ) -> bool:
         """Whether a heartbeat extends a session here, without an assignment in the response."""
-        expected: type[EpochGroup[Any]] = (
-            ConsumerGroup if isinstance(event, ConsumerHeartbeat) else ShareGroup
-        )
-        group = self._manager.find(group_id, expected)
+        expected = ConsumerGroup if isinstance(event, ConsumerHeartbeat) else ShareGroup
+        group: Any = self._manager.find(group_id, expected)
         if group is None:
             return False
         group.image = self._image()
-        return group.only_extends_session(event)
+        return bool(group.only_extends_session(event))
 
     def share_group(self, group_id: str, *, creates: bool = False) -> ShareGroup | ErrorCode:
         """A share group, to be read, or the error; an administrator may create it."""

@@ -41,8 +41,8 @@ TRANSACTION_VERSION: Final = Feature("transaction.version", lowest=0, highest=2,
 GROUP_VERSION: Final = Feature("group.version", lowest=0, highest=1, default=1)
 """0: classic groups, 1: also consumer groups (KIP-848)."""
 
-SHARE_VERSION: Final = Feature("share.version", lowest=0, highest=1, default=1)
-"""0: no share groups, 1: share groups (KIP-932). There are no dead-letter queues (level 2)."""
+SHARE_VERSION: Final = Feature("share.version", lowest=0, highest=2, default=2)
+"""0: no share groups, 1: share groups (KIP-932), 2: with dead-letter queues (KIP-1191)."""
 
 STREAMS_VERSION: Final = Feature("streams.version", lowest=0, highest=1, default=1)
 """0: no streams groups, 1: streams groups (KIP-1071)."""

@@ -311,8 +311,14 @@ SHARE_EXPIRED: Final = Metric("minibroker_share_expired_records", _GAUGE, ("proc
     jmx="kafka.server:type=SharePartitionMetrics,name=AcquisitionLockTimeoutPerSec,…")
 SHARE_IN_FLIGHT: Final = Metric("minibroker_share_in_flight_records", _GAUGE,
     ("process", "state"),
-    meaning="Records in flight for share groups: `acquired` by a member, or `available` again.",
+    meaning="Records in flight for share groups: `acquired` by a member, `available` again, or "
+    "`archiving`, which are being written to a dead-letter queue.",
     jmx="kafka.server:type=SharePartitionMetrics,name=InFlightMessageCount,…")
+SHARE_DEAD_LETTERS: Final = Metric("minibroker_share_dead_letters", _GAUGE,
+    ("process", "group", "result"),
+    meaning="Records of share groups that were `written` to a dead-letter queue since the process "
+    "started, or archived without it because that has `failed`.",
+    jmx="kafka.server:type=ShareGroupMetrics,name=DeadLetterQueueRecordCount,group=…")
 LOG_DIR_SIZE: Final = Metric("minibroker_log_dir_size_bytes", _GAUGE, ("process", "directory"),
     meaning="Size of the logs of the process in the data directory.")
 LOG_DIR_FREE: Final = Metric("minibroker_log_dir_free_bytes", _GAUGE, ("directory",),

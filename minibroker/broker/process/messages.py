@@ -212,6 +212,13 @@ class ProducerIdsRequest(NamedTuple):
     """
 
 
+class QueueCreation(NamedTuple):
+    """Request to create a dead-letter queue. Answered with ``ChangeRejected``, or None."""
+
+    topic: str
+    config: tuple[tuple[str, str], ...]
+
+
 class ActivityAppend(NamedTuple):
     """Request to append a batch of the broker itself to a partition. Answered with the reason of a
     failure, or an empty string. A batch that is already in the log is not appended again.
@@ -232,7 +239,9 @@ class TailRequest(NamedTuple):
 
 
 class RecordsAppend(NamedTuple):
-    """Request to append a batch that the control API has built. Answered with ``BatchAppended``."""
+    """Request to append a batch that the control API, or a worker for a dead-letter queue, has
+    built. Answered with ``BatchAppended``.
+    """
 
     topic: str
     partition: int

@@ -15,7 +15,7 @@ from typing import Any, Final
 import trio
 
 from minibroker.broker.process.environment import PROCESSOR, WORKER, Environment, role_name
-from minibroker.broker.process.messages import ApiPart, ApiReply, RegisterRole
+from minibroker.broker.process.messages import ApiPart, ApiReply, RecordsAppend, RegisterRole
 from minibroker.broker.settings import QUEUED_MAX_REQUESTS
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.rpc import Link, LocalPeer, PeerLost, RpcConnection
@@ -39,16 +39,16 @@ class WorkerLinks:
             finally:
                 self._has_ended = True
 
-    async def request(self, worker: int, part: ApiPart) -> Any:
-        """Return the reply to a part. Raises ``PeerLost`` and ``PeerFailed``."""
+    async def request(self, worker: int, request: ApiPart | RecordsAppend) -> Any:
+        """Return the reply to a request. Raises ``PeerLost`` and ``PeerFailed``."""
         if self._has_ended:  # A task that goes on for a step may still ask.
             raise PeerLost("this worker is stopping")
         if worker not in self._links:
             assert self._nursery is not None
             link = self._links[worker] = worker_link(self._env, worker)
             self._nursery.start_soon(link.run)
-        reply: ApiReply = await self._links[worker].request(part)
-        return reply.reply
+        reply = await self._links[worker].request(request)
+        return reply.reply if isinstance(reply, ApiReply) else reply
 
 
 def worker_link(env: Environment, worker: int, **options: Any) -> Link:

@@ -49,6 +49,7 @@ from minibroker.broker.metadata.layout import LayoutError
 from minibroker.broker.metadata.quotas import EffectiveQuotas
 from minibroker.broker.metadata.store.sqlite import SqliteStore
 from minibroker.broker.metadata.store.tree import Store, StoreError, UnavailableError
+from minibroker.broker.metadata.topics import NewTopic
 from minibroker.broker.metrics.definitions import LOG_DIR_FREE, LOG_DIR_TOTAL
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import Series
@@ -65,7 +66,7 @@ from minibroker.broker.process.environment import (
     note_topics,
     role_name,
 )
-from minibroker.broker.process.messages import ApiPart, ApiReply, ProducerIdsRequest
+from minibroker.broker.process.messages import ApiPart, ApiReply, ProducerIdsRequest, QueueCreation
 from minibroker.broker.process.metadata_client import follow_log_levels
 from minibroker.broker.process.storage_watch import StorageWatch
 from minibroker.broker.quotas.manager import ClientQuotaManager, Mutated, MutationQuota
@@ -349,6 +350,11 @@ class _Controller:
                 return tuple(await self.cluster.allocate_producer_ids())
             except UnavailableError:
                 return None
+        if isinstance(request, QueueCreation):
+            new = NewTopic(request.topic, config=request.config)
+            outcome = await self.cluster.create_topics([new])
+            await self.publish(outcome.updates)
+            return outcome.topics[0].rejection
         raise TypeError(f"the controller cannot handle {type(request).__name__}")
 
     async def _execute(self, request: ApiPart) -> ApiReply:

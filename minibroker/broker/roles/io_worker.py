@@ -39,6 +39,7 @@ from minibroker.broker.metadata.image import (
     SHARE_STATE_TOPIC,
     TOPIC,
     TRANSACTION_STATE_TOPIC,
+    ChangeRejected,
     Image,
     partition_owner,
 )
@@ -49,6 +50,7 @@ from minibroker.broker.metrics.definitions import (
     GROUPS,
     LOG_DIR_SIZE,
     SHARE_ACKNOWLEDGED,
+    SHARE_DEAD_LETTERS,
     SHARE_EXPIRED,
     SHARE_IN_FLIGHT,
 )
@@ -61,12 +63,18 @@ from minibroker.broker.process.messages import (
     ApiPart,
     ApiReply,
     ProducerIdsRequest,
+    QueueCreation,
+    RecordsAppend,
     TailRequest,
 )
 from minibroker.broker.process.metadata_client import MetadataClient
 from minibroker.broker.process.storage_watch import StorageWatch, pauses_s
 from minibroker.broker.process.worker_links import ConnectedRoles, WorkerLinks
-from minibroker.broker.roles.worker_requests import ControllerRequests, WorkerSnapshots
+from minibroker.broker.roles.worker_requests import (
+    ControllerRequests,
+    WorkerSnapshots,
+    append_records,
+)
 from minibroker.broker.settings.definitions import (
     LOG_RETENTION_CHECK_INTERVAL_MS,
     MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,
@@ -77,6 +85,9 @@ from minibroker.broker.settings.definitions import (
     SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
+from minibroker.broker.settings.dynamic import DynamicSettings
+from minibroker.broker.shares.dead_letters import CREATED_CONFIG
+from minibroker.broker.shares.letter_writer import QueueEnvironment, WriteOutcome
 from minibroker.broker.shares.service import ShareEnvironment, ShareService
 from minibroker.broker.shares.share_partition import AcknowledgeType
 from minibroker.broker.shares.state_store import ShareStateStore, StateOperation, StateReply
@@ -240,7 +251,40 @@ class _Worker:
             watch=self._purgatory.add,
             unwatch=self._purgatory.remove,
             sleep_real=env.clock.sleep_real,
+            queues=self._queue_environment(),
         )
+
+    def _queue_environment(self) -> QueueEnvironment:
+        env, newest = self._env, DynamicSettings(self.settings)
+        return QueueEnvironment(
+            settings=lambda: newest.of(self.image.configs),
+            image=lambda: self.image,
+            now=env.clock.now,
+            wall_ms=env.clock.wall_ms,
+            random=env.random.random,
+            partition=self.partition,
+            append=self._append_letters,
+            create_queue=self._create_queue,
+            on_state=partial(note_state, env),
+        )
+
+    async def _append_letters(self, topic: str, index: int, batch: bytes) -> WriteOutcome:
+        request, owner = RecordsAppend(topic, index, batch), self.partition_owner(topic, index)
+        if owner == self.index:
+            return WriteOutcome(*append_records(self, request)[:2])
+        try:
+            return WriteOutcome(*(await self._links.request(owner, request))[:2])
+        except PeerLost as lost:
+            return WriteOutcome(ErrorCode.NETWORK_EXCEPTION, str(lost))
+
+    async def _create_queue(self, topic: str) -> WriteOutcome:
+        try:
+            rejection: ChangeRejected | None = await self.metadata_client.request(
+                QueueCreation(topic, CREATED_CONFIG)
+            )
+        except PeerLost as lost:
+            return WriteOutcome(ErrorCode.NETWORK_EXCEPTION, str(lost))
+        return WriteOutcome() if rejection is None else WriteOutcome(*rejection)
 
     def _watch_metrics(self) -> None:
         metrics = self._env.metrics
@@ -527,6 +571,8 @@ class _Worker:
             return self.execute(request)
         if isinstance(request, ActivityAppend):
             return self._append(request)
+        if isinstance(request, RecordsAppend):
+            return append_records(self, request)
         if isinstance(request, TailRequest):
             return self._tail(request)
         raise TypeError(f"a worker cannot handle {type(request).__name__}")
@@ -601,9 +647,15 @@ class _Worker:
                 gauges[SHARE_ACKNOWLEDGED.name, (AcknowledgeType(kind).name.lower(),)] = count
         if self.shares.expired_records:
             gauges[SHARE_EXPIRED.name, ()] = self.shares.expired_records
+        letters = self.shares.letters
+        for result, counts in (("written", letters.written), ("failed", letters.failed)):
+            for group_id, count in counts.items():
+                gauges[SHARE_DEAD_LETTERS.name, (group_id, result)] = count
         for view in self.shares.views():
             gauges[SHARE_IN_FLIGHT.name, ("acquired",)] += view.acquired
             gauges[SHARE_IN_FLIGHT.name, ("available",)] += view.available
+            if view.archiving:
+                gauges[SHARE_IN_FLIGHT.name, ("archiving",)] += view.archiving
         return dict(gauges)
 
     def _disk_gauges(self) -> dict[Series, float]:

@@ -520,6 +520,12 @@ GROUP_STREAMS_MIN_TASK_OFFSET_INTERVAL_MS = Setting("group.streams.min.task.offs
 GROUP_STREAMS_ACCEPTABLE_RECOVERY_LAG = Setting("group.streams.acceptable.recovery.lag", LONG,
     10_000, at_least(0), doc="The lag up to which the state of a task counts as restored, which "
     "members of streams groups get from the broker.")
+ERRORS_DEADLETTERQUEUE_AUTO_CREATE_TOPICS_ENABLE = Setting(
+    "errors.deadletterqueue.auto.create.topics.enable", BOOLEAN, False, dynamic=True,
+    doc="Whether the dead-letter queue of a share group is created when it is needed.")
+ERRORS_DEADLETTERQUEUE_TOPIC_NAME_PREFIX = Setting(
+    "errors.deadletterqueue.topic.name.prefix", STRING, "dlq.", dynamic=True,
+    doc="How the name of a dead-letter queue has to start; if empty, every name is allowed.")
 SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS = Setting(
     "share.coordinator.state.topic.num.partitions", INT, 50, between(1, 1000),
     doc="The number of partitions of `__share_group_state`. Share partitions are assigned to them "

@@ -37,10 +37,9 @@ from minibroker.broker.settings.settings import Settings
 
 T = TypeVar("T")
 
-_QUEUES: Final = "there are no dead-letter queues"
 _WARMUPS: Final = "no warm-up tasks are assigned, as in Kafka 4.4"
 _OFFLOAD: Final = "assignments are computed at once"
-_REASONS: Final = {"consumer": "", "share": "", "errors": _QUEUES, "streams": ""}
+_REASONS: Final = {"consumer": "", "share": "", "errors": "", "streams": ""}
 
 _DURATION: Final = re.compile(
     r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?"
@@ -155,9 +154,10 @@ SHARE_ISOLATION_LEVEL: Final = _group("share.isolation.level", STRING, "read_unc
     doc="Whether a share group is given records of transactions before they are committed.")
 SHARE_RENEW_ACKNOWLEDGE_ENABLE: Final = _group("share.renew.acknowledge.enable", BOOLEAN, True,
     own_default=True, doc="Whether consumers may renew the locks of records.")
-_DLQ_TOPIC: Final = _group("errors.deadletterqueue.topic.name", STRING, "", own_default=True,
+DLQ_TOPIC_NAME: Final = _group("errors.deadletterqueue.topic.name", STRING, "", own_default=True,
     doc="The topic for records that cannot be delivered; empty if there is none.")
-_group("errors.deadletterqueue.copy.record.enable", BOOLEAN, False, own_default=True,
+DLQ_COPY_RECORD_ENABLE: Final = _group("errors.deadletterqueue.copy.record.enable", BOOLEAN,
+    False, own_default=True,
     doc="Whether the record itself is copied to the dead-letter queue.")
 STREAMS_NUM_STANDBY_REPLICAS: Final = _group("streams.num.standby.replicas", INT, 0, _COUNT,
     highest=2, doc="The number of standby replicas of each task.")
@@ -244,8 +244,8 @@ def _relation_problem(settings: Settings, values: Mapping[str, Any]) -> str | No
             ]
             if times[0] <= times[1]:
                 return f"{session} must be greater than {heartbeat}"
-    if values.get(_DLQ_TOPIC.name, "").startswith("__"):
-        return f"{_DLQ_TOPIC.name}: DLQ topic name must not start with '__'"
+    if values.get(DLQ_TOPIC_NAME.name, "").startswith("__"):
+        return f"{DLQ_TOPIC_NAME.name}: DLQ topic name must not start with '__'"
     return None
 
 

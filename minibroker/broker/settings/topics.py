@@ -125,6 +125,8 @@ MAX_COMPACTION_LAG_MS = _topic("max.compaction.lag.ms", LONG,
 MIN_CLEANABLE_DIRTY_RATIO = _topic("min.cleanable.dirty.ratio",
     broker.LOG_CLEANER_MIN_CLEANABLE_RATIO.type, broker.LOG_CLEANER_MIN_CLEANABLE_RATIO,
     doc="The ratio of dirty log to total log at which a partition is compacted.")
+ERRORS_DEADLETTERQUEUE_GROUP_ENABLE = _topic("errors.deadletterqueue.group.enable", BOOLEAN,
+    default=False, doc="Whether share groups may use the topic as their dead-letter queue.")
 # ------------------------------------------------------------------- configs without any effect
 
 UNCLEAN_LEADER_ELECTION_ENABLE = _topic("unclean.leader.election.enable", BOOLEAN,

@@ -33,12 +33,16 @@ from minibroker.broker.settings import (
     Settings,
 )
 from minibroker.broker.settings import resources as group_settings
+from minibroker.broker.shares import dead_letters
+from minibroker.broker.shares.dead_letters import LetterSource
+from minibroker.broker.shares.letter_writer import LettersKey, LetterWriter, QueueEnvironment
 from minibroker.broker.shares.sessions import MemberKey
 from minibroker.broker.shares.share_partition import (
     Acknowledgement,
     AcknowledgeRejected,
     Acquired,
     AcquireLimits,
+    DeadLetters,
     FetchedBatch,
     SharePartition,
     ShareSettings,
@@ -112,7 +116,7 @@ class ShareRange(NamedTuple):
 
     first: int
     last: int
-    is_acquired: bool
+    state: RecordState
     deliveries: int
     member: str
     """Empty if no member has them."""
@@ -128,6 +132,8 @@ class ShareView(NamedTuple):
     end_offset: int
     acquired: int
     available: int
+    archiving: int = 0
+    """Records that are being written to the dead-letter queue."""
     ranges: tuple[ShareRange, ...] = ()
     """The first records in flight."""
 
@@ -147,6 +153,8 @@ class ShareEnvironment(NamedTuple):
     """Sets an event when one of the partitions has grown, until ``unwatch``."""
     unwatch: Callable[[Sequence[TopicPartition], trio.Event], None]
     sleep_real: Callable[[float], Awaitable[None]]
+    queues: QueueEnvironment
+    """What dead-letter queues need."""
 
 
 class _Unavailable(Exception):
@@ -183,6 +191,7 @@ class ShareService:
         """Records that were acknowledged, by type."""
         self.expired_records = 0
         """Records whose locks have expired."""
+        self.letters = LetterWriter(env.queues, self._archive)
         self._waiting: dict[CacheKey, dict[trio.Event, None]] = {}
         self._wake_at = math.inf
         self._wakeup = trio.Event()
@@ -222,9 +231,12 @@ class ShareService:
         for key, transition in released.items():
             if self._cache.get(key) is acquired[key]:
                 await self._store(key, acquired[key], transition)
-        if not any(each.group_id == member.group_id for each in self._sessions):
+        if not self._has_sessions(member.group_id):
             for key in keys:  # The next session loads the state, which may have been changed.
                 self._forget(key)
+
+    def _has_sessions(self, group_id: str) -> bool:
+        return any(each.group_id == group_id for each in self._sessions)
 
     async def end_sessions(self, processor: int, *, task_status: trio.TaskStatus[None]) -> None:
         """Release the records of the members whose network processor has ended."""
@@ -429,6 +441,8 @@ class ShareService:
             error = (await self.request(write)).error
         if error is ErrorCode.NONE:
             share.commit(transition)
+            if transition.dead:
+                self.letters.add(_letters_key(key, cached.key), transition.dead)
         else:
             share.roll_back(transition)
             _logger.warning("share partition %s was not stored: %s", cached.key.text, error.name)
@@ -492,8 +506,13 @@ class ShareService:
             if reply.error is not ErrorCode.NONE or reply.state is None:
                 raise _Unavailable(_leader_error(reply.error), reply.text)
             start = self._start_offset(key[0], partition, reply.state)
-            cached = _Cached(SharePartition(reply.state, start), share_key, partition.leader_epoch)
+            has_queue = dead_letters.has_queue(self._env.image(), key[0])
+            share = SharePartition(reply.state, start, has_queue=has_queue)
+            cached = _Cached(share, share_key, partition.leader_epoch)
             self._cache[key] = cached
+            if has_queue:  # A former process may have been killed before it had written them.
+                letters = share.archiving(self._settings(key[0]))
+                self.letters.add(_letters_key(key, share_key), letters)
             return cached
         finally:
             del self._loading[key]
@@ -526,6 +545,7 @@ class ShareService:
     def forget_all(self) -> None:
         """Forget all share partitions and sessions, because logs are replaced."""
         self._sessions.clear()
+        self.letters.forget_all()
         for key in list(self._cache):
             self._forget(key)
 
@@ -533,10 +553,30 @@ class ShareService:
         for event in self._waiting.get(key, ()):
             event.set()
 
+    async def _archive(self, letters_key: LettersKey, letters: DeadLetters) -> None:
+        """Archive records that were written to a dead-letter queue, or cannot be."""
+        key = letters_key.source
+        try:
+            cached = await self._get(key)
+        except _Unavailable:
+            return
+        if cached.key.topic_id == letters_key.topic_id:
+            first, last = letters.first, letters.last
+            error = await self._store(key, cached, cached.share.archive(first, last))
+            if error is not ErrorCode.NONE:  # The state keeps that they were being archived.
+                cached.share.commit(cached.share.archive(first, last))
+        if not self._has_sessions(key[0]):
+            self._forget(key)
+
     # ------------------------------------------------------------------------------- time
 
     async def run(self) -> None:
-        """Let locks expire until cancelled."""
+        """Let locks expire, and write dead letters, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.letters.run)
+            await self._expire_locks()
+
+    async def _expire_locks(self) -> None:
         while True:
             with trio.move_on_at(self._wake_at):
                 await self._wakeup.wait()
@@ -592,7 +632,7 @@ class ShareService:
         for (group, topic, index), cached in self._cache.items():
             if group_id in (None, group):
                 share = cached.share
-                acquired = share.acquired_count
+                acquired, archiving = share.acquired_count, share.archiving_count
                 yield ShareView(
                     group,
                     topic,
@@ -600,14 +640,19 @@ class ShareService:
                     share.start_offset,
                     share.end_offset,
                     acquired,
-                    share.in_flight - acquired,
+                    share.in_flight - acquired - archiving,
+                    archiving,
                     () if group_id is None else _ranges(share),
                 )
 
 
+def _letters_key(key: CacheKey, share_key: ShareKey) -> LettersKey:
+    return LettersKey(LetterSource(*key), share_key.topic_id)
+
+
 def _ranges(share: SharePartition) -> tuple[ShareRange, ...]:
     found = (
-        ShareRange(first, last, state is RecordState.ACQUIRED, count, member)
+        ShareRange(first, last, state, count, member)
         for first, last, state, count, member in share.runs()
         if not state.is_terminal
     )
@@ -699,4 +744,5 @@ def share_settings(image: Image, settings: Settings, group_id: str) -> ShareSett
             group_settings.SHARE_PARTITION_MAX_RECORD_LOCKS, GROUP_SHARE_PARTITION_MAX_RECORD_LOCKS
         ),
         renew.parse(overrides[renew.name]) if renew.name in overrides else renew.default,
+        dead_letters.has_queue(image, group_id),
     )

@@ -7,6 +7,10 @@ which raises their delivery count. The member accepts, releases, rejects or rene
 a silent member expires, which releases them. Released records are available again, or archived if
 their delivery count has reached the limit. Finished records at the start leave the window.
 
+If the group has a dead-letter queue, rejected records and those whose delivery count has reached
+the limit are *archiving* until they are written to the queue, or that has failed; then they are
+archived by a further transition. A transition names them as *dead letters*, once.
+
 A change by acknowledgement, release or expiry is a *transition*: it is in force when it is stored,
 and until then no other member can have its records. A transition that could not be stored is rolled
 back. Acquiring is not stored.
@@ -33,6 +37,7 @@ from minibroker_protocol.errors import ErrorCode
 _NO_DEADLINE: Final = math.inf
 _AVAILABLE: Final = RecordState.AVAILABLE
 _ACQUIRED: Final = RecordState.ACQUIRED
+_ARCHIVING: Final = RecordState.ARCHIVING
 _ARCHIVED: Final = RecordState.ARCHIVED
 
 
@@ -56,6 +61,8 @@ class ShareSettings(NamedTuple):
     records_max: int = 2_000
     """Records in flight."""
     may_renew: bool = True
+    has_queue: bool = False
+    """Whether records that are not delivered again go to a dead-letter queue."""
 
     @property
     def throttled_from(self) -> int:
@@ -118,10 +125,23 @@ class AcknowledgeRejected(Exception):
         self.text = text
 
 
+class DeadLetters(NamedTuple):
+    """Consecutive records that are to be written to the dead-letter queue."""
+
+    first: int
+    last: int
+    deliveries: int
+    """The delivery count of each."""
+    is_rejected: bool
+    """Whether a member has rejected them; if not, their delivery count has reached the limit."""
+
+
 class Transition(NamedTuple):
     """A change of records that is to be stored."""
 
     batches: tuple[StateBatch, ...]
+    dead: tuple[DeadLetters, ...] = ()
+    """Records to write to the dead-letter queue as soon as the change is stored."""
 
     @property
     def is_empty(self) -> bool:
@@ -131,7 +151,17 @@ class Transition(NamedTuple):
 class _Run:
     """Consecutive records in the same state."""
 
-    __slots__ = ("batch", "count", "deadline", "first", "last", "member", "state", "target")
+    __slots__ = (
+        "batch",
+        "count",
+        "deadline",
+        "first",
+        "is_rejected",
+        "last",
+        "member",
+        "state",
+        "target",
+    )
 
     def __init__(
         self, first: int, last: int, state: RecordState, count: int, batch: tuple[int, int]
@@ -146,6 +176,8 @@ class _Run:
         self.deadline = _NO_DEADLINE
         self.target: RecordState | None = None
         """The state after the transition under way."""
+        self.is_rejected = False
+        """Whether the transition under way is that a member rejects the records."""
 
     @property
     def is_free(self) -> bool:
@@ -169,15 +201,24 @@ class _Run:
         """Keep the records before an offset; return a run of the others."""
         rest = _Run(at, self.last, self.state, self.count, self.batch)
         rest.member, rest.deadline, rest.target = self.member, self.deadline, self.target
+        rest.is_rejected = self.is_rejected
         self.last = at - 1
         return rest
+
+    def aim(self, kind: int, count: int, settings: ShareSettings) -> None:
+        """Start the transition of an acknowledgement of a type, with a delivery count."""
+        self.target = _state_after(kind, count, settings)
+        self.is_rejected = kind == AcknowledgeType.REJECT
 
 
 class SharePartition:
     """The records of a partition that are in flight for a share group. Times are in seconds."""
 
-    def __init__(self, state: ShareState, start_offset: int) -> None:
-        """``start_offset`` is that of the state, or is chosen for a group without one."""
+    def __init__(self, state: ShareState, start_offset: int, *, has_queue: bool = False) -> None:
+        """``start_offset`` is that of the state, or is chosen for a group without one.
+
+        Records that were being archived are archived now if there is no dead-letter queue.
+        """
         self.state_epoch = state.state_epoch
         self.start_offset = start_offset
         self.end_offset = start_offset
@@ -189,7 +230,10 @@ class SharePartition:
             if first > self.end_offset:  # What was acquired, and never stored.
                 self._add(self.end_offset, first - 1, _AVAILABLE, 0)
             if last >= self.end_offset:
-                self._add(max(first, self.end_offset), last, RecordState(stored), count)
+                loaded = RecordState(stored)
+                if loaded is _ARCHIVING and not has_queue:
+                    loaded = _ARCHIVED
+                self._add(max(first, self.end_offset), last, loaded, count)
         self._tidy()
 
     def _add(self, first: int, last: int, state: RecordState, count: int) -> _Run:
@@ -216,6 +260,11 @@ class SharePartition:
         return sum(run.last - run.first + 1 for run in self._runs if run.state is _ACQUIRED)
 
     @property
+    def archiving_count(self) -> int:
+        """Records that are written to the dead-letter queue before they are archived."""
+        return sum(run.last - run.first + 1 for run in self._runs if run.state is _ARCHIVING)
+
+    @property
     def fetch_offset(self) -> int:
         """The first offset that can be acquired."""
         return next((run.first for run in self._runs if run.is_free), self.end_offset)
@@ -227,6 +276,14 @@ class SharePartition:
     def has_acquired(self, member: str) -> bool:
         """Whether a member has records."""
         return any(run.state is _ACQUIRED and run.member == member for run in self._runs)
+
+    def archiving(self, settings: ShareSettings) -> tuple[DeadLetters, ...]:
+        """The records that are being archived. Why is not stored: the delivery count decides."""
+        return tuple(
+            DeadLetters(run.first, run.last, run.count, run.count < settings.delivery_count_limit)
+            for run in self._runs
+            if run.state is _ARCHIVING
+        )
 
     def runs(self) -> Iterator[tuple[int, int, RecordState, int, str]]:
         """First and last offset, state, delivery count and member of each run."""
@@ -377,7 +434,7 @@ class SharePartition:
                         self._undo(self._overlapping(begin, end))
                     raise AcknowledgeRejected(ErrorCode.INVALID_RECORD_STATE, _IN_TRANSITION)
                 else:
-                    run.target = _state_after(kind, run.count, settings)
+                    run.aim(kind, run.count, settings)
                     changed.append(run)
         return _transition(changed)
 
@@ -438,7 +495,7 @@ class SharePartition:
             if run.state is _ACQUIRED and member in (None, run.member):
                 run.count = count
             elif run.is_free and member is None:
-                run.target = _state_after(AcknowledgeType.RELEASE, count, settings)
+                run.aim(AcknowledgeType.RELEASE, count, settings)
                 changed.append(run)
             else:
                 continue
@@ -456,7 +513,18 @@ class SharePartition:
             if run.state is _ACQUIRED and run.target is None and concerns(run)
         ]
         for run in changed:
-            run.target = _state_after(AcknowledgeType.RELEASE, run.count, settings)
+            run.aim(AcknowledgeType.RELEASE, run.count, settings)
+        return _transition(changed)
+
+    def archive(self, first: int, last: int) -> Transition:
+        """Start to archive those records of a range that are being archived."""
+        changed = [
+            run
+            for run in self._in_window((first, last))
+            if run.state is _ARCHIVING and run.target is None
+        ]
+        for run in changed:
+            run.target = _ARCHIVED
         return _transition(changed)
 
     def commit(self, transition: Transition) -> None:
@@ -558,20 +626,25 @@ def _state_after(kind: int, count: int, settings: ShareSettings) -> RecordState:
         return RecordState.ACKNOWLEDGED
     if kind == AcknowledgeType.RELEASE and count < settings.delivery_count_limit:
         return _AVAILABLE
+    if settings.has_queue and kind in (AcknowledgeType.RELEASE, AcknowledgeType.REJECT):
+        return _ARCHIVING
     return _ARCHIVED
 
 
 def _transition(changed: Iterable[_Run], count: int | None = None) -> Transition:
     """A transition of runs to their targets, with a delivery count if they get another one."""
     batches: list[StateBatch] = []
+    dead: list[DeadLetters] = []
     for run in changed:
         assert run.target is not None
         batch = StateBatch(run.first, run.last, run.target, run.count if count is None else count)
+        if run.target is _ARCHIVING:
+            dead.append(DeadLetters(run.first, run.last, batch.deliveries, run.is_rejected))
         if batches and batches[-1].last + 1 == batch.first and batches[-1][2:] == batch[2:]:
             batches[-1] = batches[-1]._replace(last=batch.last)
         else:
             batches.append(batch)
-    return Transition(tuple(batches))
+    return Transition(tuple(batches), tuple(dead))
 
 
 def _throttled_size(run: _Run, settings: ShareSettings) -> int:

@@ -42,13 +42,13 @@ class RecordState(enum.IntEnum):
     ACQUIRED = 1
     ACKNOWLEDGED = 2
     ARCHIVING = 3
-    """Kafka 4.4 writes it to a dead-letter queue, which does not exist here. It is only loaded."""
+    """The record is written to the dead-letter queue of the group, and archived then."""
     ARCHIVED = 4
 
     @property
     def is_terminal(self) -> bool:
         """Whether the record is never delivered again."""
-        return self >= RecordState.ACKNOWLEDGED
+        return self is RecordState.ACKNOWLEDGED or self is RecordState.ARCHIVED
 
 
 class ShareKey(NamedTuple):

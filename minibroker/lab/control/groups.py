@@ -137,9 +137,11 @@ class ShareRangeView(NamedTuple):
 
     first_offset: int
     last_offset: int
-    state: Annotated[str, Doc("`acquired` or `available`.")]
+    state: Annotated[
+        str, Doc("`acquired`, `available`, or `archiving`: being written to the dead-letter queue.")
+    ]
     delivery_count: Annotated[int, Doc("Deliveries so far.")]
-    member: Annotated[str | None, Doc("The member that has them; null if they are available.")]
+    member: Annotated[str | None, Doc("The member that has them; null if none has.")]
 
 
 class SharePartitionView(NamedTuple):
@@ -399,7 +401,7 @@ async def _share_group(
                     ShareRangeView(
                         found.first,
                         found.last,
-                        "acquired" if found.is_acquired else "available",
+                        found.state.name.lower(),
                         found.deliveries,
                         found.member or None,
                     )

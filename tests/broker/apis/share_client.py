@@ -187,17 +187,25 @@ class ShareWorld:
             await self.client.ask(ProduceRequest(acks=1, topic_data=topics), 9)
 
     async def configure(self, group_id: str = "g", **configs: str) -> None:
-        """Set configs of a share group, e.g. ``auto_offset_reset="earliest"``."""
+        """Set configs of a share group, e.g. ``auto_offset_reset="earliest"``.
+
+        Names that start with ``errors`` are those of dead-letter queues.
+        """
         resource = AlterConfigsResource(
             resource_type=GROUP_CONFIG,
             resource_name=group_id,
             configs=[
-                AlterableConfig(name=f"share.{name.replace('_', '.')}", value=value)
+                AlterableConfig(name=_config_name(name), value=value)
                 for name, value in configs.items()
             ],
         )
         response = await self.client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
         assert [each.error_code for each in response.responses] == [0], response
+
+
+def _config_name(name: str) -> str:
+    dotted = name.replace("_", ".")
+    return dotted if dotted.startswith("errors.") else f"share.{dotted}"
 
 
 @asynccontextmanager

@@ -83,7 +83,7 @@ async def test_produce_12_is_accompanied_by_a_finalized_transaction_version(apis
             for feature in response.finalized_features
         ] == [
             ("group.version", 1, 1),
-            ("share.version", 1, 1),
+            ("share.version", 2, 2),
             ("streams.version", 1, 1),
             ("transaction.version", 2, 2),
         ]

@@ -58,7 +58,7 @@ def test_shown_features_of_a_persona_are_descriptive_or_have_an_effect_here() ->
     assert ours is not None
     finalized = {
         "group.version": 1,
-        "share.version": 1,
+        "share.version": 2,
         "streams.version": 1,
         "transaction.version": 2,
     }

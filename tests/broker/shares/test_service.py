@@ -169,6 +169,7 @@ class SlowStates:
 
 def share_partitions(states: SlowStates, count: int) -> tuple[ShareService, list[SharePartition]]:
     """A service with share partitions of a new group, of topic ``t``."""
+    unused: Any = None
     environment = ShareEnvironment(
         settings=Settings.from_sources(),
         image=Image,
@@ -179,6 +180,7 @@ def share_partitions(states: SlowStates, count: int) -> tuple[ShareService, list
         watch=lambda *_: None,
         unwatch=lambda *_: None,
         sleep_real=trio.sleep,
+        queues=unused,
     )
     service = ShareService(environment)
     shares = [SharePartition(ShareState(0, 0, 0, 0, 0, 0, 0), 0) for _ in range(count)]

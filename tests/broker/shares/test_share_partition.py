@@ -12,6 +12,7 @@ from minibroker.broker.shares.share_partition import (
     AcknowledgeType,
     Acquired,
     AcquireLimits,
+    DeadLetters,
     FetchedBatch,
     SharePartition,
     ShareSettings,
@@ -22,7 +23,9 @@ from minibroker_protocol.errors import ErrorCode
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = AcknowledgeType
 SETTINGS = ShareSettings()
+QUEUED = ShareSettings(has_queue=True)
 AVAILABLE, ARCHIVED = RecordState.AVAILABLE, RecordState.ARCHIVED
+ARCHIVING = RecordState.ARCHIVING
 ACKNOWLEDGED = RecordState.ACKNOWLEDGED
 
 
@@ -79,6 +82,62 @@ def test_records_that_kafka_was_archiving_are_not_delivered_again() -> None:
     assert acquire(share, end=6) == [Acquired(0, 1, 2), Acquired(4, 5, 1)]
     leading = partition(0, StateBatch(0, 1, RecordState.ARCHIVING, 5))
     assert leading.start_offset == 2
+
+
+def test_records_that_were_being_archived_are_in_flight_if_there_is_a_queue() -> None:
+    batches = StateBatch(0, 1, RecordState.ARCHIVING, 5), StateBatch(2, 2, RecordState.ARCHIVING, 1)
+    share = SharePartition(ShareState(start_offset=0, batches=batches), 0, has_queue=True)
+    assert share.archiving(QUEUED) == (
+        DeadLetters(0, 1, 5, is_rejected=False),
+        DeadLetters(2, 2, 1, is_rejected=True),
+    )
+    assert (share.start_offset, share.in_flight, share.archiving_count) == (0, 3, 3)
+    assert acquire(share, end=4, settings=QUEUED) == [Acquired(3, 3, 1)]
+    settle(share, share.archive(0, 2))
+    assert (share.start_offset, share.archiving_count) == (3, 0)
+
+
+def test_rejected_and_exhausted_records_are_archived_when_they_are_in_the_queue() -> None:
+    share, last = partition(), QUEUED._replace(delivery_count_limit=2)
+    acquire(share, end=4, settings=last)
+    acknowledge(share, 0, 0, RELEASE, settings=last)
+    assert acquire(share, end=4, settings=last) == [Acquired(0, 0, 2)]
+    transition = acknowledge(share, 0, 3, RELEASE, REJECT, GAP, RELEASE, settings=last)
+    assert transition.dead == (
+        DeadLetters(0, 0, 2, is_rejected=False),
+        DeadLetters(1, 1, 1, is_rejected=True),
+    )
+    assert [each.state for each in transition.batches] == [
+        ARCHIVING,
+        ARCHIVING,
+        ARCHIVED,
+        AVAILABLE,
+    ]
+    assert (share.start_offset, share.archiving_count) == (0, 2)
+    with pytest.raises(AcknowledgeRejected):
+        acknowledge(share, 0, 0, ACCEPT, settings=last)
+    assert settle(share, share.archive(0, 0)).batches == (StateBatch(0, 0, ARCHIVED, 2),)
+    assert settle(share, share.archive(0, 3)).batches == (StateBatch(1, 1, ARCHIVED, 1),)
+    assert share.archive(0, 3).is_empty
+    assert share.start_offset == 3
+
+
+def test_expired_and_returned_records_are_archived_when_they_are_in_the_queue() -> None:
+    last = QUEUED._replace(delivery_count_limit=2)
+    for how in ("expire", "release"):
+        share = partition(0, StateBatch(0, 0, AVAILABLE, 1))
+        acquire(share, end=2, settings=last)
+        found = share.release("m", last) if how == "release" else share.expire(31.0, last)
+        assert found.dead == (DeadLetters(0, 0, 2, is_rejected=False),)
+        share.roll_back(found)
+        assert share.archiving_count == 0
+
+
+def test_nothing_is_archiving_without_a_queue() -> None:
+    share = partition()
+    acquire(share, end=2)
+    transition = acknowledge(share, 0, 1, REJECT)
+    assert (transition.dead, transition.batches) == ((), (StateBatch(0, 1, ARCHIVED, 1),))
 
 
 def test_records_are_acquired_up_to_the_end_of_a_batch() -> None:
