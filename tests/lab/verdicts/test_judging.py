@@ -34,7 +34,13 @@ from tests.lab.verdicts.written import CLIENT, WrittenJournal
 
 def rule(situations: list[Situation]) -> BehaviorRule:
     return BehaviorRule(
-        "a-rule", "A rule.", "KIP-0", Severity.ADVICE, "anything", lambda _: iter(situations)
+        "a-rule",
+        "A rule.",
+        "KIP-0",
+        Severity.ADVICE,
+        "anything",
+        lambda _: iter(situations),
+        "Wait.",
     )
 
 
@@ -156,6 +162,7 @@ def test_rules_are_not_applied_across_a_loss() -> None:
         Severity.ADVICE,
         "anything",
         lambda traffic: iter([Situation((len(traffic.exchanges),))]),
+        "Wait.",
     )
     report = judge(journal.entries, CLIENT, rules=[counted])
     assert (report.requests, report.connections, report.verdicts[0].situations) == (2, 1, 2)
@@ -173,6 +180,7 @@ def test_clock_that_was_frozen_before_a_loss_is_frozen_after_it() -> None:
         Severity.ADVICE,
         "anything",
         lambda traffic: iter([Situation((1,), "" if traffic.is_steady(3, 4) else "not steady")]),
+        "Wait.",
     )
     assert judge(journal.entries, CLIENT, rules=[steady]).verdicts[0].broken == 1
 
