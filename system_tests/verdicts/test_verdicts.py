@@ -195,8 +195,7 @@ def test_client_of_the_scenario_carries_out_its_operations(library: str) -> None
             client.subscribe()
             client.send(1)
             client.poll_until(lambda: any(group["members"] for group in broker.groups()))
-            fetched = {"kind": "request", "api": "Fetch", "topic": TOPIC}
-            client.poll_until(lambda: bool(journal.entries(**fetched)))
+            client.poll_until(lambda: bool(journal.entries(api="Fetch", topic=TOPIC)))
         finally:
             client.close()
         report = judge_client(broker, "*", allow=["software-name", "client-id"])
