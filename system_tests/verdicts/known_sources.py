@@ -66,6 +66,11 @@ _KAFKA_PYTHON_FETCH: Final = KnownSource(
     "https://github.com/dpkp/kafka-python/blob/3.0.12/kafka/consumer/fetcher.py#L1505-L1511",
     "an error of the leader requests metadata, and the partition is fetched again without a wait",
 )
+_KAFKA_PYTHON_CONNECT: Final = KnownSource(
+    "kafka/net/manager.py",
+    "https://github.com/dpkp/kafka-python/blob/3.0.12/kafka/net/manager.py#L244-L262",
+    "initialize does not raise, so a connection that was closed during it resets the wait, too",
+)
 _FRANZ_FETCH: Final = KnownSource(
     "pkg/kgo/source.go",
     "https://github.com/twmb/franz-go/blob/v1.22.2/pkg/kgo/source.go#L1209-L1222",
@@ -104,6 +109,8 @@ KNOWN_SOURCES: Final[Mapping[tuple[str, str], tuple[KnownSource, ...]]] = {
     ("rdkafka", "obeys-throttle"): (_THROTTLE,),
     ("kafka-python", "retry-backoff"): (_KAFKA_PYTHON_FETCH,),
     ("kafka-python", "no-busy-loop"): (_KAFKA_PYTHON_FETCH,),
+    ("kafka-python", "reconnect-backoff"): (_KAFKA_PYTHON_CONNECT,),
+    ("kafka-python", "reconnect-backoff-grows"): (_KAFKA_PYTHON_CONNECT,),
     ("aiokafka", "retry-backoff"): (_FETCH_LOOP,),
     ("aiokafka", "no-busy-loop"): (_FETCH_LOOP,),
     ("aiokafka", "reconnect-backoff-grows"): (_RECONNECT,),
