@@ -34,7 +34,7 @@ def main() -> None:
         return
     given = json.loads(line)
     try:
-        folder = given["security_dir"]
+        folder = given.get("security_dir")
         listener = parse_listener(given["listener"], has_tls=folder is not None)
         tls = None
         if given["command_config"] is not None:

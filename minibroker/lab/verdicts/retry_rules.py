@@ -257,8 +257,8 @@ RULES: Final = (
         Severity.WARNING,
         f"a request that failed {RETRIES_MIN} times in a row with an error that can be retried",
         _observe_backoff,
-        "Wait for retry.backoff.ms, 100 ms in Kafka's client, before the partition, group or "
-        "batch is asked for again, also if its metadata is new.",
+        "Wait for retry.backoff.ms, 100 ms in Kafka's client, before the request for a partition, "
+        "group or batch is repeated, also if its metadata is new.",
     ),
     BehaviorRule(
         "retry-backoff-grows",
