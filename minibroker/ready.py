@@ -41,6 +41,8 @@ class ProxyReady(NamedTuple):
     """``host:port``, comma-separated: one for each upstream address."""
     control_url: str
     pid: int
+    client_properties: str = ""
+    """The properties file of clients, if they need TLS."""
 
 
 def as_json(ready: Ready | ProxyReady) -> str:
@@ -51,7 +53,7 @@ def as_json(ready: Ready | ProxyReady) -> str:
         "control_url": ready.control_url,
         "pid": ready.pid,
     }
-    if isinstance(ready, Ready) and ready.client_properties:
+    if ready.client_properties:
         line["client_properties"] = ready.client_properties
     return json.dumps(line)
 
@@ -68,6 +70,7 @@ def proxy_as_text(ready: ProxyReady, upstream: str) -> str:
             f"minibroker {__version__} is a proxy, process {ready.pid}; Ctrl-C stops it",
             f"  upstream        {upstream}",
             f"  Kafka clients   {ready.bootstrap_servers}",
+            *([f"  client config   {ready.client_properties}"] if ready.client_properties else []),
             f"  control         {ready.control_url} (/v1/faults, /openapi.json)",
             "Try it in another terminal:",
             f"  minibroker faults add delay api=Fetch delay_ms=500 --control {ready.control_url}",

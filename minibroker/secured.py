@@ -159,6 +159,19 @@ def secured(folder: Path, *, tls: object = False, sasl: str | None = None) -> Se
     return Secured(folder, kind, mechanism)
 
 
+def secured_proxy(folder: Path, *, tls: object) -> Secured:
+    """Check what is wanted of a proxy; `write_files` makes it. Raises `InvalidSecurity`.
+
+    SASL passes through a proxy, so its clients have the mechanism and the user of a broker with the
+    same folder.
+    """
+    made = secured(folder, tls=tls)
+    if not (folder / _KEPT).exists():
+        return made
+    kept = read_files(folder)
+    return made._replace(mechanism=kept.mechanism, user=kept.user, issuer=kept.issuer)
+
+
 def advice(given: str, known: Iterable[str]) -> str:
     """Return a hint for a name that is not known."""
     names = list(known)

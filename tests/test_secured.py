@@ -26,6 +26,7 @@ from minibroker.secured import (
     issue_certificate,
     read_files,
     secured,
+    secured_proxy,
     write_files,
 )
 
@@ -47,6 +48,15 @@ def written(folder: Path, tls: object = True, sasl: str | None = "scram-sha-512"
 @pytest.mark.parametrize("case", PROTOCOLS)
 def test_protocol_follows_from_tls_and_mechanism(case: tuple[Tls, str | None]) -> None:
     assert Secured(Path("x"), *case).protocol == PROTOCOLS[case]
+
+
+def test_proxy_in_the_folder_of_a_broker_leaves_its_clients_their_mechanism(tmp_path: Path) -> None:
+    broker = written(tmp_path, tls=False, sasl="scram-sha-512")
+    proxy = write_files(secured_proxy(broker.folder, tls=True))
+    assert (proxy.protocol, proxy.mechanism) == ("SASL_SSL", "SCRAM-SHA-512")
+    assert proxy.password == broker.password
+    assert read_files(broker.folder) == proxy
+    assert secured_proxy(tmp_path / "another", tls="mutual").protocol == "SSL"
 
 
 @pytest.mark.parametrize(("tls", "sasl"), [(True, None), ("mutual", "plain"), (False, "PLAIN")])

@@ -46,6 +46,7 @@ docs/guides/judge-a-client.md describes the rules.""",
 
 @click.command("judge", cls=Command, epilog=EXAMPLES)
 @click.option("--client-id", metavar="ID", help="The client; * matches any text.")
+@click.option("--namespace", metavar="NAME", help="Judge what the client did in this namespace.")
 @control_option
 @click.option("--journal", metavar="FILE", help="A saved journal; - reads stdin.")
 @click.option("--allow", metavar="RULE", multiple=True, help="A rule that may be broken.")
@@ -54,6 +55,7 @@ docs/guides/judge-a-client.md describes the rules.""",
 @click.option("--rules", "is_list", is_flag=True, help="List the rules.")
 def judge_command(
     client_id: str | None,
+    namespace: str | None,
     connect: Connect,
     journal: str | None,
     allow: tuple[str, ...],
@@ -73,7 +75,7 @@ def judge_command(
             entries, pending = entries_of_broker(connect)
         else:
             entries, pending = entries_of_file(journal), 0
-        report = judge(entries, client_id, allowed=allow, dropped=pending)
+        report = judge(entries, client_id, allowed=allow, dropped=pending, namespace=namespace)
     except (UnknownClient, UnknownRule) as error:
         raise InvalidUsage(str(error)) from None
     if markdown is not None:

@@ -238,7 +238,7 @@ def secure(folder: Path, tls: object, sasl: str | None, listeners: Sequence[str]
                 )
     except InvalidSecurity as error:
         raise InvalidUsage(str(error)) from None
-    return _create_files(made, hosts_of(listeners))
+    return create_files(made, hosts_of(listeners))
 
 
 def _name_hosts(made: Secured | None, settings: Settings) -> Secured | None:
@@ -249,7 +249,7 @@ def _name_hosts(made: Secured | None, settings: Settings) -> Secured | None:
     from minibroker.secured import hosts_of
 
     listeners = [*settings.client_listeners, *(settings[ADVERTISED_LISTENERS] or ())]
-    return _create_files(made, hosts_of(map(str, listeners)))
+    return create_files(made, hosts_of(map(str, listeners)))
 
 
 def _keep_for_clients(made: Secured | None, control_url: str) -> None:
@@ -261,7 +261,8 @@ def _keep_for_clients(made: Secured | None, control_url: str) -> None:
         keep_client_properties(made._replace(issuer=issuer_url(control_url)))
 
 
-def _create_files(made: Secured, hosts: Iterable[str]) -> Secured:
+def create_files(made: Secured, hosts: Iterable[str]) -> Secured:
+    """Create the certificates and passwords that are missing. Raises `InvalidUsage`."""
     from minibroker.secured import InvalidSecurity, write_files
 
     try:

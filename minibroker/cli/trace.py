@@ -198,6 +198,7 @@ off again. Ctrl-C ends it.""",
 @click.option("--connection", metavar="NUMBER", help="Only this connection.")
 @click.option("--topic", metavar="TEXT", help="Only requests that name this topic.")
 @click.option("--group", metavar="TEXT", help="Only requests that name this group.")
+@click.option("--namespace", metavar="NAME", help="Only requests with names of this namespace.")
 @click.option("--kind", metavar="KINDS", help="Only these kinds of entries, e.g. request,response.")
 @click.option("-v", "--verbose", is_flag=True, help="Show what every byte of the frames means.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per entry.")

@@ -10,14 +10,21 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 import trio
 
-from minibroker.broker.settings.setting import BadValueError, parse_plaintext_listener
+from minibroker.broker.settings.setting import BadValueError
 from minibroker.client.connection import parse_bootstrap
 from minibroker.client.errors import ClientError
-from minibroker.lab.control.proxy import ProxyOptions, ProxyStartError, run_proxy
+from minibroker.lab.control.proxy import (
+    ProxyOptions,
+    ProxyStartError,
+    parse_listener,
+    run_proxy,
+)
 from minibroker.ready import ProxyReady, as_json
+from minibroker.secured import read_files
 
 
 def main() -> None:
@@ -27,13 +34,17 @@ def main() -> None:
         return
     given = json.loads(line)
     try:
-        listener = parse_plaintext_listener(given["listener"])
+        folder = given.get("security_dir")
+        listener = parse_listener(given["listener"], has_tls=folder is not None)
         tls = None
         if given["command_config"] is not None:
             from minibroker.client.security import read_tls
 
             tls = read_tls(given["command_config"])
-        options = ProxyOptions(parse_bootstrap(given["upstream"]), listener, upstream_tls=tls)
+        secured = None if folder is None else read_files(Path(folder))
+        options = ProxyOptions(
+            parse_bootstrap(given["upstream"]), listener, upstream_tls=tls, secured=secured
+        )
         trio.run(run_proxy, options, _wait_for_end, _say_ready)
     except (ClientError, BadValueError, ProxyStartError) as error:
         _say(json.dumps({"event": "failed", "text": str(error)}))

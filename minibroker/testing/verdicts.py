@@ -58,25 +58,36 @@ def journal_entries(broker: BrokerWithJournal, after: int = 0) -> tuple[list[Jou
 
 
 def judge_client(
-    broker: BrokerWithJournal, client_id: str, *, allow: Collection[str] = (), after: int = 0
+    broker: BrokerWithJournal,
+    client_id: str,
+    *,
+    allow: Collection[str] = (),
+    after: int = 0,
+    namespace: str | None = None,
 ) -> ClientReport:
     """Judge a client by the journal of a broker, which must be on; ``*`` matches any text.
 
     ``allow`` names rules that may be broken, ``after`` is the sequence of the last entry that is
-    not judged. Raises ``UnknownClient`` and ``UnknownRule``.
+    not judged. ``namespace`` leaves the connections on which the client used names of this
+    namespace, as the client knows them. Raises ``UnknownClient`` and ``UnknownRule``.
     """
     entries, pending = journal_entries(broker, after)
-    return judge(entries, client_id, allowed=allow, dropped=pending)
+    return judge(entries, client_id, allowed=allow, dropped=pending, namespace=namespace)
 
 
 def assert_well_behaved(
-    broker: BrokerWithJournal, client_id: str, *, allow: Collection[str] = (), after: int = 0
+    broker: BrokerWithJournal,
+    client_id: str,
+    *,
+    allow: Collection[str] = (),
+    after: int = 0,
+    namespace: str | None = None,
 ) -> ClientReport:
     """Judge a client as `judge_client`, and raise `ClientMisbehaved` if it broke a rule.
 
     Raises `JournalIncomplete` if it broke none in a journal without all entries.
     """
-    report = judge_client(broker, client_id, allow=allow, after=after)
+    report = judge_client(broker, client_id, allow=allow, after=after, namespace=namespace)
     if report.broken:
         raise ClientMisbehaved(report)
     if report.dropped:

@@ -1,4 +1,4 @@
-"""C, Go and JavaScript programs of the tests: compiled or installed once, kept in the cache.
+"""C, Go, Rust and JavaScript programs of the tests: compiled or installed once, kept in the cache.
 
 Owns finding a compiler and naming the results. It must never know what the programs do. Invariant:
 a returned program was made from the current source, and the headers or locked packages in its
@@ -73,6 +73,41 @@ def installed_with_npm(folder: Path) -> Path:
             fetch(command, f"the packages of {folder.name} were not fetched", fresh)
             fresh.rename(copy)
     return copy
+
+
+def built_with_npm(folder: Path, native: str) -> Path:
+    """Return a copy of a folder as `installed_with_npm`, with a package that has to be compiled.
+
+    It is linked with libraries of the machine. The headers of Node.js are those beside it.
+    """
+    copy = installed_with_npm(folder)
+    node = shutil.which("node")
+    assert node is not None
+    with one_at_a_time("programs"):
+        if not list((copy / "node_modules" / native).glob("build/Release/*.node")):
+            settings = {
+                "npm_config_build_from_source": native,
+                "npm_config_nodedir": str(Path(node).resolve().parents[1]),
+                "CKJS_LINKING": "dynamic",
+            }
+            words = ["env", *(f"{name}={value}" for name, value in settings.items())]
+            run([*words, "npm", "rebuild", native], f"{native} was not built", copy)
+    return copy
+
+
+@functools.cache
+def built_with_cargo(folder: Path) -> Path:
+    """Return the program of a folder that is a crate; Cargo itself knows what is up to date."""
+    if shutil.which("cargo") is None:
+        raise ToolchainMissing(f"`cargo` is not on the path: install Rust to have {folder.name}")
+    target = CACHE / f"{folder.name}-target"
+    with one_at_a_time("programs"):
+        fetch(
+            ["cargo", "fetch", "--locked"], f"the crates of {folder.name} were not fetched", folder
+        )
+        words = ["cargo", "build", "--release", "--locked", "--target-dir", str(target)]
+        run(words, f"{folder.name} was not built", folder)
+    return target / "release" / folder.name
 
 
 def fetch_go_modules(folder: Path) -> None:

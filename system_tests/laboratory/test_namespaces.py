@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -27,7 +28,9 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from minibroker.lab.verdicts.judging import ClientReport
 from minibroker.testing import BrokerNamespace, MiniBroker
+from minibroker.testing.verdicts import judge_client
 from system_tests.laboratory.clients import CLIENTS, PythonClient
 
 pytestmark = pytest.mark.minibroker
@@ -227,3 +230,31 @@ def test_elections_and_moves_between_directories_name_topics_of_one_namespace_on
             }
             moved = client.alter_replica_log_dirs({replica: "/elsewhere"})
             assert moved == {replica: LogDirNotFoundError}
+
+
+def test_rules_journal_and_verdicts_have_the_names_that_clients_know(
+    broker: MiniBroker, pair: tuple[BrokerNamespace, BrokerNamespace]
+) -> None:
+    orders: dict[str, Any] = {"namespace": pair[0].name, "topic": "orders"}
+    with broker.journal as journal, broker.faults as faults:
+        failed = faults.add("error", api="Produce", error="NOT_ENOUGH_REPLICAS", first=1, **orders)
+        for namespace in pair:
+            servers = namespace.bootstrap_servers
+            client = {"bootstrap.servers": servers, "client.id": "shop"}
+            producer = Producer({**client, "enable.idempotence": True})
+            producer.produce("orders", b"x")
+            assert producer.flush(PATIENCE_S) == 0
+        assert (failed.hits, failed.matches, failed.rule["topic"]) == (1, 2, "orders")
+        sent = journal.entries(kind="request", api="Produce", decode=True, **orders)
+        assert [each["body"]["topic_data"][0]["name"] for each in sent] == ["orders", "orders"]
+        journal.assert_happened(kind="response", api="Metadata", **orders)
+        journal.assert_absent(kind="request", topic="orders")
+    whole = _batches(judge_client(broker, "shop"))
+    in_each = [_batches(judge_client(broker, "shop", namespace=each.name)) for each in pair]
+    assert min(in_each) > 0
+    assert sum(in_each) == whole
+
+
+def _batches(report: ClientReport) -> int:
+    [found] = [each for each in report.verdicts if each.rule.id == "sequence-numbers"]
+    return found.situations

@@ -14,9 +14,9 @@ from minibroker.lab.journal.entries import EntryKind, JournalEntry
 from minibroker.lab.verdicts.all_rules import RULES
 from minibroker.lab.verdicts.judging import Finding, Verdict
 from minibroker.lab.verdicts.report import escaped
-from minibroker.lab.verdicts.situations import BehaviorRule
+from minibroker.lab.verdicts.situations import BehaviorRule, Severity
 from system_tests.verdicts.causes import SCENARIO_CAUSES
-from system_tests.verdicts.known_issues import KNOWN_ISSUES
+from system_tests.verdicts.known_sources import KNOWN_SOURCES
 
 SHOWN_FINDINGS: Final = 2
 """Findings of each rule and client that the page shows."""
@@ -33,15 +33,19 @@ its coordinator is not available and then still loading, then throttles without 
 old leader and an old coordinator, a rebalance, a lost membership, errors that can be retried for
 three seconds and four times for a second and a half, and seven seconds in which new connections are
 accepted and reset, as by a load balancer without a server. A process has a producer and a consumer
-with the library's defaults, except for a session timeout of six seconds, and fetches that wait for
-50 ms at most. SASL sessions of four seconds, ApiVersions with the persona of Kafka 2.0, four
-outages of a second and a half while only the producer is used, and a producer whose state is lost,
-have brokers of their own.
+with the library's defaults, except for idempotence, a session timeout of six seconds with a
+heartbeat each second, commits every 100 ms, and fetches that wait for 50 ms at most (sarama: 100
+ms). SASL sessions of four seconds, ApiVersions with the persona of Kafka 2.0, four outages of a
+second and a half while only the producer is used, and a producer whose state is lost, have brokers
+of their own. One client ran at a time.
 
 The [guide](guides/judge-a-client.md) explains the rules, and how to judge your own client. A broken
 rule is not always a defect: some are recommendations of a KIP, and what a client does also depends
 on its configuration. Each section says what the scenario contributes. The broker protects itself in
 any case, for example by muting throttled connections.
+
+A finding that is more than an advice names a public issue, or the lines of the client's code. If a
+rule was broken in some runs only, nothing is concluded; each client names these rules.
 
 "2 of 7" are broken situations of all situations of the rule. "1 to 3 of 5 to 7" are the fewest and
 the most of all runs: how often a client gets into a situation depends on its timing.
@@ -102,6 +106,8 @@ def page(results: Sequence[ClientResult]) -> str:
     lines = [head, *_table(results)]
     for result in results:
         lines += ["", f"## {escaped(result.name)}", "", *_client_lines(result)]
+    lines += ["", "## What an author can do", ""]
+    lines += [f"- `{rule.id}`: {escaped(rule.remedy)}" for rule in RULES]
     return "\n".join([*lines, ""])
 
 
@@ -137,20 +143,34 @@ def _range(counts: Sequence[RuleCount]) -> str:
 
 def _client_lines(result: ClientResult) -> list[str]:
     lines: list[str] = []
+    varied = []
     for rule in RULES:
         counts = _counts(result, rule)
-        if any(each.broken for each in counts):
+        broken = sum(each.broken > 0 for each in counts)
+        if 0 < broken < len(counts):
+            varied.append(f"`{rule.id}` (broken in {broken} of {len(counts)} runs)")
+        elif broken:
             lines += ["", f"### {escaped(result.library)}: {rule.id}", ""]
             lines += [f"{rule.statement} ({rule.severity}; {_cell(counts)})", ""]
-            lines += _issue_lines(result.library, rule)
+            lines += _source_lines(result.library, rule)
             lines += [f"What the scenario contributes: {SCENARIO_CAUSES[rule.id]}", ""]
+            lines += [f"What an author can do: {escaped(rule.remedy)}", ""]
             lines += _finding_lines(result, rule)
-    return lines[1:] or ["It broke no rule."]
+    lines = lines[1:] or ["It broke no rule."]
+    if varied:
+        lines += ["", f"Varied between the runs: {', '.join(varied)}."]
+    return lines
 
 
-def _issue_lines(library: str, rule: BehaviorRule) -> list[str]:
-    issues = KNOWN_ISSUES.get((library, rule.id), ())
-    lines = [f"Known: [{each.name}]({each.url}), {escaped(each.title)}." for each in issues]
+def _source_lines(library: str, rule: BehaviorRule) -> list[str]:
+    """Where it is known, or where the client's code does it. Raises ``ValueError`` without either.
+
+    What a rule advises needs no reason.
+    """
+    sources = KNOWN_SOURCES.get((library, rule.id), ())
+    if not sources and rule.severity is not Severity.ADVICE:
+        raise ValueError(f"{rule.id} accuses {library}, and nothing in known_sources shows why")
+    lines = [f"Known: [{each.name}]({each.url}), {escaped(each.text)}." for each in sources]
     return [*lines, ""] if lines else []
 
 

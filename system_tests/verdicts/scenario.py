@@ -9,16 +9,20 @@ client's.
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+from minibroker.client.control import journal_pages
 from minibroker.lab.verdicts.all_rules import RULE_OF, RULES
 from minibroker.lab.verdicts.judging import judge
+from minibroker.lab.verdicts.saved_journal import entries_of_lines
 from minibroker.lab.verdicts.situations import BehaviorRule
 from minibroker.testing import MiniBroker
-from minibroker.testing.verdicts import journal_entries
+from minibroker.testing.verdicts import PAGE_ENTRIES
 from minibroker.testing.workload import ClientProgram
 from system_tests.verdicts.page import JudgedJournal, ScenarioRun
 
@@ -261,7 +265,12 @@ def _without_action(rule: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in rule.items() if name != "action"}
 
 
-SETTINGS: Final = {"group.initial.rebalance.delay.ms": 0, "auto.create.topics.enable": False}
+SETTINGS: Final = {
+    "group.initial.rebalance.delay.ms": 0,
+    "auto.create.topics.enable": False,
+    "journal.max.bytes": 1024**3,
+}
+"""A client in a loop must not fill the journal, or nothing is known of what happened before."""
 
 CREDENTIALS: Final = {"username": "verdicts", "password": "secret-of-verdicts"}
 SESSION_MS: Final = 4000
@@ -284,52 +293,95 @@ OLD_BROKER_SETTINGS: Final = {**SETTINGS, "persona": "kafka-2.0"}
 """Kafka 2.0 has no version of ApiVersions in which clients name their software."""
 
 
-def observed(command: Sequence[str]) -> tuple[str, ScenarioRun]:
-    """Run the scenario and its situations apart; return the client's name and the journals."""
+class RecordedSituation(NamedTuple):
+    """A journal of a run, and what is judged by it."""
+
+    file: str
+    title: str
+    """What the broker did; empty for the scenario."""
+    rules: Sequence[BehaviorRule]
+
+
+def _rules(*names: str) -> list[BehaviorRule]:
+    return [RULE_OF[name] for name in names]
+
+
+SCENARIO: Final = RecordedSituation("scenario.jsonl", "", RULES)
+SASL_SESSIONS: Final = RecordedSituation(
+    "sessions.jsonl", "with SASL sessions", _rules("reauthentication")
+)
+OLD_BROKER: Final = RecordedSituation(
+    "old-broker.jsonl", "with Kafka 2.0", _rules("api-versions-fallback")
+)
+PRODUCER_OUTAGES: Final = RecordedSituation(
+    "outages.jsonl",
+    "a producer during outages",
+    _rules("reconnect-backoff", "reconnect-backoff-jitter"),
+)
+LOST_STATE: Final = RecordedSituation(
+    "lost-state.jsonl",
+    "a producer whose state is lost",
+    _rules("producer-reset", "sequence-numbers"),
+)
+RECORDED: Final = (SCENARIO, SASL_SESSIONS, OLD_BROKER, PRODUCER_OUTAGES, LOST_STATE)
+NAME_FILE: Final = "client.txt"
+
+
+def record(command: Sequence[str], folder: Path) -> None:
+    """Run the scenario and its situations apart; write the client's name and the journals."""
+    folder.mkdir(parents=True)
     with MiniBroker(settings=SETTINGS) as broker, broker.journal:
         name = ClientScenario(broker, command).run()
-        found = _judged(broker, "", RULES)
-    return name, [
-        found,
-        _observed_sessions(command),
-        _observed_fallback(command),
-        _observed_outages(command),
-        _observed_lost_state(command),
-    ]
+        _save(broker, folder, SCENARIO)
+    _record_sessions(command, folder)
+    _record_fallback(command, folder)
+    _record_outages(command, folder)
+    _record_lost_state(command, folder)
+    (folder / NAME_FILE).write_text(name, encoding="utf-8")
 
 
-def _observed_sessions(command: Sequence[str]) -> JudgedJournal:
+def judged(folder: Path) -> tuple[str, ScenarioRun]:
+    """Judge the journals of a run; return the client's name, too."""
+    found = []
+    for situation in RECORDED:
+        with (folder / situation.file).open(encoding="utf-8") as lines:
+            entries = list(entries_of_lines(lines))
+        report = judge(entries, "*", rules=situation.rules)
+        assert not report.dropped, f"{folder / situation.file} lacks entries"
+        found.append(JudgedJournal(situation.title, report.verdicts, entries))
+    return (folder / NAME_FILE).read_text(encoding="utf-8"), found
+
+
+def _record_sessions(command: Sequence[str], folder: Path) -> None:
     """Use a client for several SASL sessions."""
     with _client_of(command, SASL_SETTINGS, CREDENTIALS) as (broker, client):
         _use(client)
         client.close()
-        return _judged(broker, "with SASL sessions", _rules("reauthentication"))
+        _save(broker, folder, SASL_SESSIONS)
 
 
-def _observed_fallback(command: Sequence[str]) -> JudgedJournal:
+def _record_fallback(command: Sequence[str], folder: Path) -> None:
     """Use a client with an old broker."""
     with _client_of(command, OLD_BROKER_SETTINGS) as (broker, client):
         _use(client)
         client.close()
-        return _judged(broker, "with Kafka 2.0", _rules("api-versions-fallback"))
+        _save(broker, folder, OLD_BROKER)
 
 
-def _observed_outages(command: Sequence[str]) -> JudgedJournal:
+def _record_outages(command: Sequence[str], folder: Path) -> None:
     """Use a producer during outages."""
     with _client_of(command, SETTINGS) as (broker, client):
         ClientScenario(broker, command).refuse_repeatedly(client)
         client.close()
-        rules = _rules("reconnect-backoff", "reconnect-backoff-jitter")
-        return _judged(broker, "a producer during outages", rules)
+        _save(broker, folder, PRODUCER_OUTAGES)
 
 
-def _observed_lost_state(command: Sequence[str]) -> JudgedJournal:
+def _record_lost_state(command: Sequence[str], folder: Path) -> None:
     """Use a producer whose state the broker has lost; it may stop then."""
     with _client_of(command, SETTINGS) as (broker, client):
         ClientScenario(broker, command).lose_producer_state(client)
         client.close()
-        rules = _rules("producer-reset", "sequence-numbers")
-        return _judged(broker, "a producer whose state is lost", rules)
+        _save(broker, folder, LOST_STATE)
 
 
 def _use(client: DrivenClient) -> None:
@@ -352,11 +404,9 @@ def _client_of(
             client.close()
 
 
-def _rules(*names: str) -> list[BehaviorRule]:
-    return [RULE_OF[name] for name in names]
-
-
-def _judged(broker: MiniBroker, situation: str, rules: Sequence[BehaviorRule]) -> JudgedJournal:
-    entries, dropped = journal_entries(broker)
-    report = judge(entries, "*", dropped=dropped, rules=rules)
-    return JudgedJournal(situation, report.verdicts, entries)
+def _save(broker: MiniBroker, folder: Path, situation: RecordedSituation) -> None:
+    """Write the whole journal of a broker."""
+    with (folder / situation.file).open("w", encoding="utf-8") as file:
+        for page in journal_pages(broker.control, frames="true", limit=PAGE_ENTRIES):
+            assert not page["pending"], "a process of the broker does not respond"
+            file.writelines(f"{json.dumps(entry)}\n" for entry in page["entries"])

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import pytest
+
 from minibroker.lab.journal.entries import EntryKind, JournalEntry
 from minibroker.lab.verdicts.all_rules import RULE_OF, RULES
-from minibroker.lab.verdicts.judging import judge
+from minibroker.lab.verdicts.judging import Finding, RuleOutcome, Verdict, judge
 from system_tests.verdicts.causes import SCENARIO_CAUSES
-from system_tests.verdicts.known_issues import KNOWN_ISSUES
+from system_tests.verdicts.known_sources import KNOWN_SOURCES
+from system_tests.verdicts.libraries import LIBRARIES
 from system_tests.verdicts.page import ClientResult, JudgedJournal, page
 
 
@@ -51,6 +54,8 @@ def test_page_has_a_row_for_each_rule_and_a_column_for_each_client() -> None:
 def test_page_says_what_varies_between_runs() -> None:
     text = page([result("bad", "app", None)])
     assert row_of(text, "client-id").endswith(" | **broken** in 1 of 2 runs, 1 of 2 |")
+    assert "Varied between the runs: `client-id` (broken in 1 of 2 runs)." in text
+    assert "### bad: client-id" not in text
     twice = ClientResult("bad", "bad 1.0", [[journal(None)], [journal(None), journal(None)]])
     row = row_of(page([twice]), "client-id")
     assert row.endswith(" | **broken**, 1 to 2 of 2 to 4 |")
@@ -76,6 +81,23 @@ def test_page_shows_entries_of_a_finding() -> None:
     assert "It broke no rule." in page([result("good", "app")])
 
 
-def test_known_issues_name_rules_that_exist() -> None:
+def test_known_sources_name_rules_and_clients_that_exist() -> None:
     ids = {rule.id for rule in RULES}
-    assert all(rule_id in ids for _, rule_id in KNOWN_ISSUES)
+    assert all(rule_id in ids for _, rule_id in KNOWN_SOURCES)
+    assert all(library in LIBRARIES for library, _ in KNOWN_SOURCES)
+
+
+def test_page_says_what_an_author_can_do() -> None:
+    assert "What an author can do: Put a client id into each request" in page([result("bad", None)])
+    assert all(rule.remedy for rule in RULES)
+
+
+def test_accusation_without_a_source_is_rejected() -> None:
+    """An advice needs none: that of the client id has none here."""
+    [warning] = [each for each in RULES if each.id == "no-busy-loop"]
+    verdict = Verdict(warning, RuleOutcome.BROKEN, 1, 1, (Finding("sent", (1,)),))
+    run = [JudgedJournal("", [verdict], entries("app"))]
+    with pytest.raises(ValueError, match="no-busy-loop accuses bad"):
+        page([ClientResult("bad", "bad 1.0", [run])])
+    known = page([ClientResult("kafkajs", "kafkajs 2.2.4", [run])])
+    assert "Known: [src/consumer/consumerGroup.js](https://github.com/tulios/kafkajs/" in known

@@ -22,7 +22,14 @@ from system_tests.harness.compiling import installed_with_npm
 from system_tests.harness.jars import ToolchainMissing
 from system_tests.harness.waiting import PATIENCE_S
 from system_tests.laboratory.clients import Aiokafka, ConfluentKafka, KafkaPython, PythonClient
-from system_tests.verdicts.scenario import ClientScenario, DrivenClient
+from system_tests.verdicts.libraries import command_of
+from system_tests.verdicts.scenario import (
+    KEYS,
+    SETTINGS,
+    TOPIC,
+    ClientScenario,
+    DrivenClient,
+)
 
 HERE = Path(__file__).parent
 
@@ -162,6 +169,39 @@ def test_client_of_a_calm_broker_breaks_no_rule(
     report = assert_well_behaved(journaled, calm.client_id, allow=calm.allowed, after=after)
     kept = {each.rule.id for each in report.verdicts if each.outcome is RuleOutcome.KEPT}
     assert kept >= {"advertised-versions", "sequence-numbers", "connection-reuse"}
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        "sarama",
+        "kafka-go",
+        pytest.param("kafkajs", marks=pytest.mark.node),
+        pytest.param("@platformatic/kafka", marks=pytest.mark.node),
+    ],
+)
+def test_client_of_the_scenario_carries_out_its_operations(library: str) -> None:
+    """Those with librdkafka are the same programs, but take minutes to compile."""
+    try:
+        command = command_of(library)
+    except ToolchainMissing as missing:
+        without_toolchain(missing)
+        raise
+    with MiniBroker(settings=SETTINGS) as broker, broker.journal as journal:
+        broker.create_topic(TOPIC, partitions=len(KEYS))
+        client = DrivenClient(command, broker, 0)
+        try:
+            assert client.name.startswith(f"{library} ")
+            client.subscribe()
+            client.send(1)
+            client.poll_until(lambda: any(group["members"] for group in broker.groups()))
+            client.poll_until(lambda: bool(journal.entries(api="Fetch", topic=TOPIC)))
+        finally:
+            client.close()
+        report = judge_client(broker, "*", allow=["software-name", "client-id"])
+    assert report.behaves_well
+    kept = {each.rule.id for each in report.verdicts if each.outcome is RuleOutcome.KEPT}
+    assert kept >= {"advertised-versions", "correlation-ids", "leaves-group"}
 
 
 def test_scenario_puts_a_client_into_its_situations() -> None:

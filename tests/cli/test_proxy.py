@@ -33,6 +33,14 @@ def test_invalid_addresses_are_named() -> None:
     assert run().exit_code == 2
 
 
+def test_listener_with_tls_is_ssl(tmp_path: Path) -> None:
+    words = ("--upstream", "127.0.0.1:1", "--security-dir", str(tmp_path), "--tls")
+    result = run(*words, "--listener", "PLAINTEXT://127.0.0.1:0")
+    assert isinstance(result.exception, InvalidUsage)
+    assert isinstance(run(*words, "--listener", "SSL://127.0.0.1:0").exception, Unreachable)
+    assert "security.protocol=SSL" in (tmp_path / "client.properties").read_text()
+
+
 def test_invalid_properties_are_reported(tmp_path: Path) -> None:
     result = run("--upstream", "kafka:9093", "--command-config", str(tmp_path / "none"))
     assert isinstance(result.exception, InvalidClientConfig)

@@ -59,7 +59,7 @@ _GROUPS: Final = (
     ("Requests", REQUEST_FIELDS),
     ("Clients", CLIENT_FIELDS),
     ("Connections", CONNECTION_FIELDS),
-    ("Entities of requests", tuple(ENTITY_FIELDS)),
+    ("Entities of requests", (*ENTITY_FIELDS, "namespace")),
 )
 
 

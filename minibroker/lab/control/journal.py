@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Pr
 
 from minibroker.lab.control.operation import Operations, Stream, whole_number
 from minibroker.lab.errors import NotFound, json_bytes
-from minibroker.lab.journal.entries import EntryKind, JournalEntry, api_key, api_name, decoded
+from minibroker.lab.journal.entries import (
+    EntryKind,
+    JournalEntry,
+    api_key,
+    api_name,
+    decoded,
+    entry_in_namespace,
+)
 from minibroker.lab.journal.filters import (
     AssertionResult,
     EntryFilter,
@@ -25,6 +32,7 @@ from minibroker.lab.journal.filters import (
     happened,
     happened_in_order,
 )
+from minibroker.lab.namespaces import PrefixedNames, prefix_of
 from minibroker.lab.schema import Doc, Fault, InvalidJson, Length, Range, did_you_mean
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.registry import ApiKey
@@ -64,6 +72,11 @@ STREAMED_MAX: Final = 1000
 
 DIGITS_MAX: Final = 16
 """Digits of a sequence."""
+
+_NAMESPACE: Final = (
+    "Only entries that name something in this namespace. `topic`, `group` and the entries have the "
+    "names that its clients know."
+)
 
 EntryKindName: TypeAlias = Literal[
     "connection_opened",
@@ -141,6 +154,7 @@ class EntryQuery(NamedTuple):
     role: Annotated[str, Doc("A process of the broker.")] = ""
     topic: Annotated[str, Doc("Topic named in the frame, or whose state changed.")] = ""
     group: Annotated[str, Doc("Group named in the frame, or whose state changed.")] = ""
+    namespace: Annotated[str, Doc(_NAMESPACE)] = ""
     error: Annotated[str, Doc("Kafka's error in a response, by name or code.")] = ""
     after: Annotated[str, Doc("Only entries with a greater sequence.")] = "0"
     limit: Annotated[str, Doc(f"Number of entries at most; by default {ENTRIES}.")] = str(ENTRIES)
@@ -200,6 +214,7 @@ class EntryConditions(NamedTuple):
     group: Annotated[
         str | None, Length(0, TEXT_MAX), Doc("Group named in the frame, or whose state changed.")
     ] = None
+    namespace: Annotated[str | None, Length(1, 32), Doc(_NAMESPACE)] = None
     error: Annotated[
         str | None, Length(1, 64), Doc("Kafka's error in a response, by name or code.")
     ] = None
@@ -327,7 +342,7 @@ async def find_entries(context: JournalContext, query: EntryQuery) -> JournalPag
     await collector.wait(search, request.wait_ms)
     shown = _within(entries[: request.limit], frames=request.frames or request.decode)
     return JournalPage(
-        views(shown, frames=request.frames, decode=request.decode),
+        views(shown, wanted.names, frames=request.frames, decode=request.decode),
         journal.last,
         journal.dropped,
         sum(collector.pending.values()),
@@ -354,7 +369,7 @@ async def send_entries(collector: JournalCollector, query: EntryQuery, send: Sen
         await collector.collect()
         entries = collector.journal.find(wanted, STREAMED_MAX)
         for entry in entries:
-            view = view_of(entry, frames=request.frames, decode=request.decode)
+            view = view_of(entry, wanted.names, frames=request.frames, decode=request.decode)
             await send(json_bytes(view))
         is_full = len(entries) == STREAMED_MAX
         wanted = _after(wanted, entries[-1].sequence if is_full else collector.journal.last)
@@ -421,7 +436,10 @@ async def assert_entries(context: JournalContext, assertion: JournalAssertion) -
 
     await collector.wait(decide, assertion.wait_ms)
     return AssertionView(
-        result.holds, result.text, views(result.entries[:SHOWN_MAX]), collector.journal.last
+        result.holds,
+        result.text,
+        views(result.entries[:SHOWN_MAX], steps[0].names),
+        collector.journal.last,
     )
 
 
@@ -482,6 +500,7 @@ def read_query(query: EntryQuery) -> EntryRequest:
     request = EntryRequest(
         EntryFilter(
             kinds=frozenset(EntryKind(each) for each in kinds if each in _KINDS),
+            names=_names(query.namespace),
             after=whole_number("after", query.after, NUMBER_MAX, faults),
             **texts,
         ),
@@ -503,21 +522,38 @@ def read_conditions(path: str, conditions: EntryConditions, after: int) -> Entry
     kind = conditions.kind
     return EntryFilter(
         kinds=frozenset() if kind is None else frozenset({EntryKind(kind)}),
+        names=_names(conditions.namespace),
         details=conditions.details or {},
         after=after,
         **{name: getattr(conditions, name) for name in _CONDITIONS},
     )
 
 
+def _names(namespace: str | None) -> PrefixedNames | None:
+    return PrefixedNames(prefix_of(namespace)) if namespace else None
+
+
 def views(
-    entries: Iterable[JournalEntry], *, frames: bool = False, decode: bool = False
+    entries: Iterable[JournalEntry],
+    names: PrefixedNames | None = None,
+    *,
+    frames: bool = False,
+    decode: bool = False,
 ) -> tuple[EntryView, ...]:
     """Return entries as the control API shows them."""
-    return tuple(view_of(entry, frames=frames, decode=decode) for entry in entries)
+    return tuple(view_of(entry, names, frames=frames, decode=decode) for entry in entries)
 
 
-def view_of(entry: JournalEntry, *, frames: bool = False, decode: bool = False) -> EntryView:
-    """Return an entry as the control API shows it."""
+def view_of(
+    entry: JournalEntry,
+    names: PrefixedNames | None = None,
+    *,
+    frames: bool = False,
+    decode: bool = False,
+) -> EntryView:
+    """Return an entry as the control API shows it, with the names of a namespace."""
+    if names is not None:
+        entry = entry_in_namespace(entry, names)
     return EntryView(
         sequence=entry.sequence,
         clock_ms=entry.clock_ms,

@@ -25,6 +25,7 @@ from minibroker.broker.settings.listeners import has_tls
 from minibroker.broker.settings.setting import HostPort
 from minibroker.lab.control.operation import UNAVAILABLE, Operations
 from minibroker.lab.errors import Conflict, NotFound, Unavailable
+from minibroker.lab.namespaces import prefix_of
 from minibroker.lab.schema import Doc, Fault, InvalidJson, Length
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ async def open_namespace(broker: ControlledBroker, new: NamespaceCreation) -> Na
         text = f"there are {NAMESPACES_MAX} namespaces"
         raise Conflict("TOO_MANY_NAMESPACES", text, "Remove those not needed.")
     host, _ = broker.env.settings[CONTROL_LISTENER]
-    server = ProxyServer(HostPort(host, 0), NamespaceNames(_prefix(name)))
+    server = ProxyServer(HostPort(host, 0), NamespaceNames(prefix_of(name)))
     try:
         address = server.listen_for(_plaintext_address(broker))
     except ListenFailed as error:
@@ -152,7 +153,7 @@ async def remove_namespace(broker: ControlledBroker, name: str) -> None:
 
     opened.scope.cancel()
     await opened.ended.wait()
-    prefix = _prefix(name)
+    prefix = prefix_of(name)
     scope = broker.scope
     topics = [topic for topic in scope.image.topics if topic.startswith(prefix)]
     try:
@@ -177,10 +178,6 @@ async def _delete_acls(broker: ControlledBroker, acls: NamespaceAcls) -> None:
     for result in results:
         if isinstance(result, ChangeRejected):
             raise Unavailable("CONFIG_STORE_NOT_AVAILABLE", result.text)
-
-
-def _prefix(name: str) -> str:
-    return f"{name}."
 
 
 async def _serve(server: ProxyServer, opened: _OpenNamespace) -> None:

@@ -18,7 +18,11 @@ import trio
 
 from minibroker import __version__
 from minibroker.broker.metrics import log
-from minibroker.broker.settings.setting import HostPort
+from minibroker.broker.settings.setting import (
+    HostPort,
+    parse_host_port,
+    parse_plaintext_listener,
+)
 from minibroker.lab.control.cluster import Health, ProcessHealth
 from minibroker.lab.control.console import INDEX_OPERATIONS
 from minibroker.lab.control.faults import FAULT_OPERATIONS
@@ -36,6 +40,8 @@ from minibroker.runtime.clock import SharedClock
 if TYPE_CHECKING:
     import ssl
 
+    from minibroker.secured import Secured
+
 _CONTROL_HOST: Final = "127.0.0.1"
 _log = log.EventLog("proxy")
 
@@ -48,6 +54,18 @@ class ProxyOptions(NamedTuple):
     control_port: int = 0
     upstream_tls: ssl.SSLContext | None = None
     """For connections to the brokers, which are PLAINTEXT without it."""
+    secured: Secured | None = None
+    """The certificate for clients, whose connections are PLAINTEXT without it."""
+
+
+_TLS_SCHEME: Final = "SSL://"
+
+
+def parse_listener(text: str, *, has_tls: bool) -> HostPort:
+    """Parse the address for clients. Raises ``BadValueError``."""
+    if has_tls:
+        return parse_host_port(text.removeprefix(_TLS_SCHEME))
+    return parse_plaintext_listener(text)
 
 
 class ControlledProxy:
@@ -119,7 +137,12 @@ async def run_proxy(
 async def _serve(options: ProxyOptions, on_ready: Callable[[ProxyReady], None]) -> None:
     log.configure("proxy", SharedClock().wall_ms)
     process = JournaledProcess()
-    server = ProxyServer(options.listener, process=process, upstream_tls=options.upstream_tls)
+    server = ProxyServer(
+        options.listener,
+        process=process,
+        upstream_tls=options.upstream_tls,
+        client_tls=None if options.secured is None else _client_tls(options.secured),
+    )
     with closing(server), _listen(server, options) as control:
         await _look_for_brokers(server, options.upstream)
         async with trio.open_nursery() as nursery:
@@ -129,7 +152,17 @@ async def _serve(options: ProxyOptions, on_ready: Callable[[ProxyReady], None]) 
             nursery.start_soon(serve, proxy, control, trio.Event())
             addresses = dict.fromkeys(map(server.listen_for, options.upstream))
             bootstrap = ",".join(map(str, addresses))
-            on_ready(ProxyReady(bootstrap, listener_url(control), os.getpid()))
+            config = "" if options.secured is None else options.secured.properties
+            on_ready(ProxyReady(bootstrap, listener_url(control), os.getpid(), config))
+
+
+def _client_tls(secured: Secured) -> ssl.SSLContext:
+    """The context for connections of clients, as that of a broker with the same files."""
+    from minibroker.broker.network.tls import tls_context
+    from minibroker.broker.settings import Settings
+
+    pairs = [f"{name}={value}" for name, value in secured.settings().items()]
+    return tls_context(Settings.from_sources(pairs=pairs), "SSL").context
 
 
 def _listen(server: ProxyServer, options: ProxyOptions) -> socket.socket:

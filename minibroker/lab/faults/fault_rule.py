@@ -25,7 +25,14 @@ from minibroker.lab.faults.actions import (
     nearest,
 )
 from minibroker.lab.faults.message_fields import comparable, element_faults, element_fields
-from minibroker.lab.faults.places import ENTITY_FIELDS, POINTS, SELECTORS, HoldPoint
+from minibroker.lab.faults.places import (
+    ENTITY_FIELDS,
+    NAMESPACE_FIELDS,
+    POINTS,
+    SELECTORS,
+    HoldPoint,
+)
+from minibroker.lab.namespaces import prefix_of
 from minibroker.lab.schema import (
     Doc,
     Fault,
@@ -144,6 +151,14 @@ class FaultRule(NamedTuple):
         Length(0, TEXT_MAX),
         Doc("Name of the resource in requests about configs and ACLs; `*` matches any text."),
     ] = None
+    namespace: Annotated[
+        str | None,
+        Length(1, 32),
+        Doc(
+            "Namespace whose clients know the names of the other selectors, e.g. `topic`; names in "
+            "the holds of the rule are theirs, too. `topic=*` selects all its topics."
+        ),
+    ] = None
     request: Annotated[
         Mapping[str, object] | None,
         Length(1, 100),
@@ -234,11 +249,20 @@ class FaultRule(NamedTuple):
         return any(each.arrays for name in self.request for each in known[name])
 
     @property
+    def entity_selectors(self) -> dict[Meaning, Any]:
+        """What it selects of entities, with the names that the broker knows."""
+        prefix = "" if self.namespace is None else prefix_of(self.namespace)
+        found: dict[Meaning, Any] = {}
+        for name, key in ENTITY_FIELDS.items():
+            value = getattr(self, name)
+            if value is not None:
+                found[key] = prefix + value if name in NAMESPACE_FIELDS else value
+        return found
+
+    @property
     def selected_keys(self) -> frozenset[Meaning]:
         """The keys of the entities that it selects by."""
-        return frozenset(
-            key for name, key in ENTITY_FIELDS.items() if getattr(self, name) is not None
-        )
+        return frozenset(self.entity_selectors)
 
 
 class ActiveRule(NamedTuple):
@@ -275,6 +299,17 @@ class FaultHold(NamedTuple):
     member: str | None = None
     transactional_id: str | None = None
     resource: str | None = None
+
+    def in_namespace(self, namespace: str) -> FaultHold:
+        """The same with the names that clients of a namespace know."""
+        names = {name: getattr(self, name) for name in NAMESPACE_FIELDS}
+        return self._replace(
+            **{
+                name: value.removeprefix(prefix_of(namespace))
+                for name, value in names.items()
+                if value is not None
+            }
+        )
 
 
 class FaultView(NamedTuple):
@@ -316,6 +351,9 @@ def _match_faults(rule: FaultRule) -> Iterator[Fault]:
             uuid_from_text(rule.topic_id)
         except ValueError:
             yield Fault("topic_id", "must be a topic id in base64url")
+    if rule.namespace is not None and all(getattr(rule, name) is None for name in NAMESPACE_FIELDS):
+        *names, last = NAMESPACE_FIELDS
+        yield Fault("namespace", f"has no effect without {', '.join(names)} or {last}")
     if None not in (rule.version_min, rule.version_max) and rule.version_min > rule.version_max:  # type: ignore[operator]
         yield Fault("version_max", "must not be less than version_min")
 

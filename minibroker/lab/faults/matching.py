@@ -91,11 +91,9 @@ class IndexedRule:
         self._request_values = rule.request_values
         self.api = rule.selected_api
         self.is_about_all_clients = all(getattr(rule, name) is None for name in _CLIENT_SELECTORS)
-        values = [(key, getattr(rule, name)) for name, key in ENTITY_FIELDS.items()]
         self._selectors = [
             (key, uuid_from_text(value) if key is Meaning.TOPIC_ID else value)
-            for key, value in values
-            if value is not None
+            for key, value in rule.entity_selectors.items()
         ]
         self._effects: dict[tuple[int, int], bool] = {}
         self._is_deferrable = _is_deferrable(rule)

@@ -39,6 +39,9 @@ ENTITY_FIELDS: Final = {
 }
 """Selectors that match entities of a request, with their keys."""
 
+NAMESPACE_FIELDS: Final = ("topic", "group", "transactional_id", "resource")
+"""Selectors of names that are others in a namespace."""
+
 SELECTORS: Final = (*REQUEST_FIELDS, *CLIENT_FIELDS, *CONNECTION_FIELDS, *ENTITY_FIELDS)
 
 _OF_REQUESTS: Final = (*CLIENT_FIELDS, *CONNECTION_FIELDS, "correlation_id")

@@ -153,13 +153,15 @@ class RuleState:
 
     def view(self, now: float) -> FaultView:
         """The rule as the control API shows it."""
+        namespace = self.active.rule.namespace
+        holds = islice(self._holds.values(), HOLDS_SHOWN_MAX)
         return FaultView(
             self.active.id,
             self.active.rule.given,
             self.matches,
             self.hits,
             self.held,
-            tuple(islice(self._holds.values(), HOLDS_SHOWN_MAX)),
+            tuple(each if namespace is None else each.in_namespace(namespace) for each in holds),
             int((now - self.active.added) * 1000),
         )
 

@@ -9,13 +9,14 @@ request when it is logged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from minibroker.lab.namespaces import PrefixedNames
 from minibroker_protocol import registry
-from minibroker_protocol.compiler import decode
+from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import has_secrets
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 from minibroker_protocol.headers import decode_request_header, decode_response_header
@@ -152,14 +153,20 @@ def decoded(entry: JournalEntry) -> Mapping[str, Any] | None:
 
 def decoded_message(entry: JournalEntry) -> tuple[Message, int] | None:
     """Return the body of a request or response and its version; None if it cannot be read."""
+    located = _located_message(entry)
+    return None if located is None else located[:2]
+
+
+def _located_message(entry: JournalEntry) -> tuple[Message, int, int] | None:
+    """The body of a request or response, its version, and where it starts in the frame."""
     frame = entry.frame
     if frame is None or entry.kind not in {EntryKind.REQUEST, EntryKind.RESPONSE}:
         return None
     try:
         if entry.kind is EntryKind.REQUEST:
             header, at = decode_request_header(frame)
-            schema = registry.schema(header.api_key)
-            return decode(schema.request, header.api_version, frame, at), header.api_version
+            schema, version = registry.schema(header.api_key), header.api_version
+            return decode(schema.request, version, frame, at), version, at
         key = api_key(entry.api or "")
         if key is None or entry.version is None:
             return None
@@ -167,9 +174,22 @@ def decoded_message(entry: JournalEntry) -> tuple[Message, int] | None:
         if key == ApiKey.API_VERSIONS and not schema.valid_versions.has(version):
             version = 0  # The answer to a version that is too new (KIP-511).
         _, at = decode_response_header(frame, key, version)
-        return decode(schema.response, version, frame, at), version
+        return decode(schema.response, version, frame, at), version, at
     except (DecodeError, UnsupportedVersion):
         return None
+
+
+def entry_in_namespace(entry: JournalEntry, names: PrefixedNames) -> JournalEntry:
+    """Return an entry with the names that clients of a namespace know."""
+    if entry.kind is EntryKind.STATE:
+        name = str(entry.details.get("name", "")).removeprefix(names.prefix)
+        return replace(entry, details={**entry.details, "name": name})
+    located = _located_message(entry)
+    if located is None or entry.frame is None:
+        return entry
+    message, version, at = located
+    names.to_client(message, version)
+    return replace(entry, frame=entry.frame[:at] + encode(message, version))
 
 
 def api_name(key: int) -> str:

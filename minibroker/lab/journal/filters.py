@@ -23,11 +23,14 @@ from minibroker.lab.journal.entries import (
     JournalEntry,
     api_key,
     decoded_message,
+    entry_in_namespace,
     lost_entries,
 )
+from minibroker.lab.namespaces import NAMES, PrefixedNames, prefix_of
 from minibroker_protocol.entities import values
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.messages.metadata import MetadataResponse
 
 
 def matches_wildcard(text: str, selector: str) -> bool:
@@ -75,6 +78,10 @@ class TopicIds:
         if rest:
             self._ids[name] = rest
 
+    def name_of(self, topic_id: Uuid) -> str | None:
+        """Return the name of the topic with an id."""
+        return self._names.get(topic_id)
+
     def of(self, name: str) -> frozenset[Uuid]:
         """Return the ids of all topics that have, or had, a name."""
         return self._ids.get(name, frozenset())
@@ -104,6 +111,8 @@ class EntryFilter:
     """
     group: str | None = None
     """The same for a group."""
+    names: PrefixedNames | None = None
+    """The names of a namespace, of which an entry must have one; ``topic`` and ``group``, too."""
     error: str | None = None
     """An error code in a response, by name or number."""
     details: Mapping[str, object] = field(default_factory=dict)
@@ -122,6 +131,7 @@ class EntryFilter:
             and all(entry.details.get(name) == value for name, value in self.details.items())
             and self._matches_topic(entry)
             and self._matches_named(entry, self.group, "group", _GROUPS)
+            and (self.names is None or self.is_in_namespace(entry, self.names))
             and (self.error is None or _has_error(entry, self.error))
         )
 
@@ -151,7 +161,7 @@ class EntryFilter:
     def _matches_topic(self, entry: JournalEntry) -> bool:
         if self._matches_named(entry, self.topic, "topic", _TOPICS):
             return True
-        frame, ids = entry.frame, self.topic_ids.of(self.topic or "")
+        frame, ids = entry.frame, self.topic_ids.of(self._broker_name(self.topic) or "")
         if frame is None or not any(topic_id in frame for topic_id in ids):
             return False
         return any(value in ids for value in _values(entry, _TOPIC_IDS))
@@ -159,6 +169,7 @@ class EntryFilter:
     def _matches_named(
         self, entry: JournalEntry, wanted: str | None, what: str, meanings: Set[Meaning]
     ) -> bool:
+        wanted = self._broker_name(wanted)
         if wanted is None:
             return True
         if entry.kind is EntryKind.STATE:
@@ -166,6 +177,45 @@ class EntryFilter:
         if entry.frame is None or wanted.encode() not in entry.frame:
             return False
         return wanted in _values(entry, meanings)
+
+    def _broker_name(self, name: str | None) -> str | None:
+        return name if name is None or self.names is None else self.names.prefix + name
+
+    def is_in_namespace(self, entry: JournalEntry, names: PrefixedNames) -> bool:
+        """Whether an entry names something of a namespace, or has the id of one of its topics."""
+        if entry.kind is EntryKind.STATE:
+            return str(entry.details.get("name", "")).startswith(names.prefix)
+        if entry.frame is None:
+            return False
+        if names.prefix.encode() in entry.frame and any(map(names.has, _values(entry, NAMES))):
+            return True
+        named = map(self.topic_ids.name_of, _values(entry, _TOPIC_IDS))
+        return any(name is not None and names.has(name) for name in named)
+
+
+def in_namespace(entries: Sequence[JournalEntry], namespace: str) -> Iterator[JournalEntry]:
+    """Iterate over the entries of connections on which clients used names of a namespace.
+
+    Entries have the names that these clients know.
+    """
+    names = PrefixedNames(prefix_of(namespace))
+    ids = TopicIds()
+    for entry in entries:
+        if entry.kind is EntryKind.RESPONSE and same_api(entry.api or "", "Metadata"):
+            ids.learn(_named_ids(entry))
+    used = EntryFilter(frozenset({EntryKind.REQUEST}), names=names, topic_ids=ids)
+    connections = {entry.connection for entry in entries if used.matches(entry)}
+    for entry in entries:
+        if entry.connection is None or entry.connection in connections:
+            yield entry_in_namespace(entry, names)
+
+
+def _named_ids(entry: JournalEntry) -> Mapping[Uuid, str]:
+    """The topics that a response of Metadata names, by their ids."""
+    message = decoded_message(entry)
+    if message is None or not isinstance(message[0], MetadataResponse):
+        return {}
+    return {each.topic_id: each.name for each in message[0].topics if each.name}
 
 
 def same_api(one: str, other: str) -> bool:

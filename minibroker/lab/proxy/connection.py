@@ -1,15 +1,15 @@
 """One client's connection through the proxy to one broker: its two streams, and what passes.
 
 Owns whole frames on the streams, how a broker is connected to, with or without TLS, and why that
-failed; passes requests and responses on in their order, and lets fault rules act on those that they
-match. It must never know listeners or other connections. A request that a rule matches waits until
-those before it are answered, and those after it wait for it, as in a broker. The modules for TLS
-are loaded for the first connection with it. Invariants: when either side ends, both are closed, and
-a frame that no rule and no address concerns passes byte by byte; a frame above the limit of its
-direction ends the connection before its bytes are kept, and a stream is read only when a frame is
-asked for, so a slow receiver slows its sender down. A connection that is returned can be used: with
-TLS, the handshake is done and the broker's certificate is verified. Kafka's ``SslTransportLayer``
-of a client.
+failed, and the handshake with a client that uses TLS; passes requests and responses on in their
+order, and lets fault rules act on those that they match. It must never know listeners or other
+connections. A request that a rule matches waits until those before it are answered, and those after
+it wait for it, as in a broker. The modules for TLS are loaded for the first connection with it.
+Invariants: when either side ends, both are closed, and a frame that no rule and no address concerns
+passes byte by byte; a frame above the limit of its direction ends the connection before its bytes
+are kept, and a stream is read only when a frame is asked for, so a slow receiver slows its sender
+down. A connection that is returned can be used: with TLS, the handshake is done and the broker's
+certificate is verified. Kafka's ``SslTransportLayer`` of a client.
 """
 
 from __future__ import annotations
@@ -85,6 +85,10 @@ class UpstreamLost(Exception):
     """The broker closed its connection, or cannot be reached; the text says why."""
 
 
+class ClientNotSecured(Exception):
+    """The TLS handshake with the client failed; the text says why."""
+
+
 class ListenFailed(Exception):
     """The proxy cannot listen for a broker; the text says why."""
 
@@ -116,7 +120,7 @@ class FrameReader:
             if count == 0:
                 return None
             if self._is_first and bytes(self._scratch[:count]).startswith(_TLS_HANDSHAKE):
-                raise UnexpectedFrame("TLS; the proxy reads requests, so it needs PLAINTEXT")
+                raise UnexpectedFrame("TLS; start the proxy with --tls for clients that use it")
             self._decoder.receive(self._scratch[:count])
             if self._stream.waits == waits:  # Others have their turn even if this one never waits.
                 await trio.lowlevel.checkpoint()
@@ -144,7 +148,7 @@ async def send_frame(stream: ByteStream, frame: bytes) -> None:
 # Brokers ------------------------------------------------------------------------------------------
 
 CONNECT_S: Final = 10.0
-"""How long a connection to a broker may take, with the handshake of TLS."""
+"""How long a connection to a broker may take, with the handshake of TLS, or that of a client."""
 
 ANSWER_S: Final = 10.0
 """How long a broker may take to answer ApiVersions."""
@@ -254,6 +258,10 @@ class ConnectionScope(Protocol):
     def process(self) -> JournaledProcess:
         """The process, which records for the journal."""
 
+    @property
+    def client_tls(self) -> ssl.SSLContext | None:
+        """The context of connections with clients; None if they are PLAINTEXT."""
+
     async def connect(self, broker: HostPort) -> ByteStream:
         """Connect to a broker. Raises ``UpstreamLost``."""
 
@@ -262,6 +270,25 @@ class ConnectionScope(Protocol):
 
         Raises ``ListenFailed`` if the proxy cannot listen for it.
         """
+
+
+def _tls(client: ByteStream, context: ssl.SSLContext) -> ByteStream:
+    from minibroker.broker.network.tls import TlsStream
+
+    return TlsStream(client, context)
+
+
+async def _secure_client(client: ByteStream) -> None:
+    """Perform the handshake with a client. Raises ``ClientNotSecured``, ``StreamClosed``."""
+    from minibroker.broker.network.tls import TlsHandshakeFailed, TlsStream
+
+    assert isinstance(client, TlsStream)
+    with trio.move_on_after(CONNECT_S):
+        try:
+            return await client.handshake()
+        except TlsHandshakeFailed as error:
+            raise ClientNotSecured(str(error)) from None
+    raise ClientNotSecured(f"the TLS handshake was not completed within {CONNECT_S:g} s")
 
 
 class ConnectionEnd(NamedTuple):
@@ -289,6 +316,7 @@ _REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
     (InterceptorDisconnect, CloseReason.FAULT_RULE),
     (StreamClosed, CloseReason.CLIENT_RESET),
     (UpstreamLost, CloseReason.PEER_LOST),
+    (ClientNotSecured, CloseReason.TLS_FAILED),
     (UnexpectedFrame, CloseReason.BAD_REQUEST),
     (ProtocolError, CloseReason.BAD_REQUEST),
     (CloseConnection, CloseReason.ACKS_ZERO_ERROR),
@@ -315,8 +343,8 @@ class ProxiedConnection:
         self.broker = broker
         self.client_address = client.peer
         self.end = ConnectionEnd(CloseReason.STOPPING, "")
-        self._client = client
-        self._requests = FrameReader(client, REQUEST_BYTES_MAX)
+        self._client = client if scope.client_tls is None else _tls(client, scope.client_tls)
+        self._requests = FrameReader(self._client, REQUEST_BYTES_MAX)
         self._scope = scope
         self._exchange = Exchange()
         self._upstream: ByteStream | None = None
@@ -346,6 +374,8 @@ class ProxiedConnection:
 
     async def _open(self) -> None:
         await self._scope.executor.meet(self)
+        if self._scope.client_tls is not None:
+            await _secure_client(self._client)
         self._upstream = await self._scope.connect(self.broker)
 
     async def _pass_on(self, responses: FrameReader) -> None:

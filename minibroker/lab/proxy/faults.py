@@ -30,6 +30,7 @@ _NO_BROKER: Final = (
     "acts on a broker from inside, which a proxy cannot do; use it on `minibroker start`"
 )
 _NO_POINT: Final = "is inside of a broker; use it on `minibroker start`"
+_NO_NAMESPACE: Final = "is that of a broker; a proxy has none"
 _NO_PRINCIPAL: Final = "is not known to a proxy, which passes authentication on; use client_id"
 
 
@@ -53,6 +54,8 @@ class ProxyFaults:
             raise InvalidJson([Fault("point", f"{action.point} {_NO_POINT}")])
         if rule.principal is not None:
             raise InvalidJson([Fault("principal", _NO_PRINCIPAL)])
+        if rule.namespace is not None:
+            raise InvalidJson([Fault("namespace", _NO_NAMESPACE)])
         state = self.register.add(rule)
         self.executor.change_rules([state.active])
         if isinstance(action, Close):

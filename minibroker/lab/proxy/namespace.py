@@ -1,15 +1,14 @@
-"""A namespace: names of topics, groups and transactional ids with a prefix, and ACLs of these.
+"""A namespace: the frames of its clients, in which names get a prefix, and ACLs of these names.
 
-Owns which fields of messages are such names, which follows from the schemas, their translation
-between a client and the broker, and the requests that a client's request about ACLs needs. It must
-never know connections, nor which namespaces exist. Invariant: what a client names gets the prefix,
-what a response names loses it, and what a response says about other names and ACLs is removed, so a
-client sees and changes its own namespace only. Kafka has no equivalent.
+Owns the translation of frames between a client and the broker, and the requests that a client's
+request about ACLs needs. It must never know connections, nor which namespaces exist. Invariant:
+what a client names gets the prefix, what a response names loses it, and what a response says about
+other names and ACLs is removed, so a client sees and changes its own namespace only. Kafka has no
+equivalent.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -24,13 +23,13 @@ from minibroker.broker.security.acl import (
     Permission,
     Resource,
 )
+from minibroker.lab.namespaces import NAMES, PATTERNS, TRANSLATED, PrefixedNames
 from minibroker.lab.proxy.exchange import UnexpectedFrame, rewrite
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
-from minibroker_protocol.entities import marked_fields, marks, meaning_in, struct_in
+from minibroker_protocol.entities import marked_fields
 from minibroker_protocol.errors import ErrorCode, UnsupportedVersion
 from minibroker_protocol.headers import decode_request_header
-from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.api_versions import ApiVersionsResponse
 from minibroker_protocol.messages.create_acls import (
     AclCreationResult,
@@ -50,10 +49,7 @@ from minibroker_protocol.messages.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
-from minibroker_protocol.messages.describe_topic_partitions import (
-    Cursor,
-    DescribeTopicPartitionsRequest,
-)
+from minibroker_protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from minibroker_protocol.registry import ApiKey, ApiSchema
 from minibroker_protocol.schema import Message, Struct
 
@@ -73,72 +69,14 @@ NOT_OFFERED: Final = {
 }
 """APIs that are not offered in a namespace, and why."""
 
-NAMES: Final = frozenset(
-    {
-        Meaning.TOPIC,
-        Meaning.GROUP,
-        Meaning.TRANSACTIONAL_ID,
-        Meaning.COORDINATOR_KEY,
-        Meaning.SHARE_STATE,
-    }
-)
-PATTERNS: Final = frozenset({Meaning.TOPIC_PATTERN, Meaning.TRANSACTIONAL_ID_PATTERN})
-TRANSLATED: Final = NAMES | PATTERNS | {Meaning.MESSAGE}
 
-
-class NamespaceNames:
+class NamespaceNames(PrefixedNames):
     """The names of one namespace."""
 
     def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+        super().__init__(prefix)
         self.acls: Final = NamespaceAcls(prefix)
         """Serves `ACL_APIS`, whose frames are not translated here."""
-
-    # Messages -----------------------------------------------------------------------------------
-
-    def to_broker(self, request: Struct, version: int) -> None:
-        """Give all names in a request the prefix."""
-        for mark in marks(request, version, NAMES | PATTERNS):
-            if isinstance(mark.value, list):
-                mark.replace([self._internal(each, mark.meaning) for each in mark.value])
-            else:
-                mark.replace(self._internal(mark.value, mark.meaning))
-        if isinstance(request, DescribeTopicPartitionsRequest) and not request.topics:
-            # All topics, sorted: those of the namespace follow its prefix.
-            request.cursor = request.cursor or Cursor(topic_name=self.prefix, partition_index=0)
-
-    def _internal(self, value: str | None, meaning: Meaning) -> str | None:
-        if not value:
-            return value
-        if meaning in PATTERNS:
-            return f"{re.escape(self.prefix)}(?:{value})"
-        return self.prefix + value
-
-    def to_client(self, response: Struct, version: int) -> bool:
-        """Remove the prefix, and what lacks it; return whether the struct's own names have it."""
-        is_own = True
-        for item in marked_fields(type(response), version, TRANSLATED):
-            value = getattr(response, item.name)
-            meaning = meaning_in(response, item)
-            if struct_in(item) is not None:
-                setattr(response, item.name, self._own_structs(value, version))
-            elif meaning is Meaning.MESSAGE:
-                setattr(response, item.name, value and value.replace(self.prefix, ""))
-            elif isinstance(value, list):
-                kept = [each.removeprefix(self.prefix) for each in value if self._is_own(each)]
-                setattr(response, item.name, kept)
-            elif value and meaning in NAMES:
-                is_own = is_own and self._is_own(value)
-                setattr(response, item.name, value.removeprefix(self.prefix))
-        return is_own
-
-    def _own_structs(self, value: Any, version: int) -> Any:
-        if isinstance(value, list):
-            return [each for each in value if self.to_client(each, version)]
-        return value if value is not None and self.to_client(value, version) else None
-
-    def _is_own(self, name: str) -> bool:
-        return not name or name.startswith(self.prefix)
 
     # Frames -------------------------------------------------------------------------------------
 

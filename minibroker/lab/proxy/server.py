@@ -54,13 +54,15 @@ class ProxyServer:
         namespace: NamespaceNames | None = None,
         process: JournaledProcess | None = None,
         upstream_tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
     ) -> None:
         """``listener`` is the address of the first listener; the others have its host.
 
         ``process`` is this one, which records for the journal; ``upstream_tls`` is for connections
-        to brokers, which are PLAINTEXT without it.
+        to brokers, and ``client_tls`` for those of clients, which are PLAINTEXT without it.
         """
         self.namespace: Final = namespace
+        self.client_tls: Final = client_tls
         self._host = listener.host
         self._tls = upstream_tls
         self._table = AddressTable(listener.port)

@@ -253,6 +253,8 @@ RULES: Final = (
         Severity.ERROR,
         "a group member that lost partitions or its membership",
         _observe_ownership,
+        "Drop pending commits when partitions are revoked or lost, and take the generation and "
+        "member id of the commit from the last assignment.",
     ),
     BehaviorRule(
         "commit-while-joining",
@@ -261,5 +263,7 @@ RULES: Final = (
         Severity.WARNING,
         "a group member that joins again",
         _observe_rejoins,
+        "Stop the timer of automatic commits before JoinGroup, commit in the callback of the "
+        "revocation, and start it again after SyncGroup.",
     ),
 )

@@ -192,6 +192,8 @@ RULES: Final = (
         Severity.ERROR,
         "a member of a consumer group (KIP-848) that was fenced",
         _observe_rejoins,
+        "Report partitions as lost, not revoked, forget the member epoch, and send a heartbeat "
+        "with epoch 0 and the same member id.",
     ),
     BehaviorRule(
         "reports-assignment",
@@ -201,5 +203,7 @@ RULES: Final = (
         Severity.ERROR,
         "a member of a consumer group (KIP-848) with an assignment",
         _observe_reports,
+        "Put the owned partitions into the next heartbeat as soon as they were revoked or "
+        "assigned, without waiting for the interval.",
     ),
 )

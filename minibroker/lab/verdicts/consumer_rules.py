@@ -324,6 +324,8 @@ RULES: Final = (
         Severity.ERROR,
         "an OffsetFetch that failed, and a Fetch or another OffsetFetch of the partition",
         _observe_offset_fetches,
+        'Treat an error of OffsetFetch as "not known yet" and repeat the request; only an '
+        "offset of -1 without an error means that there is none.",
     ),
     BehaviorRule(
         "epoch-validation",
@@ -333,6 +335,8 @@ RULES: Final = (
         Severity.ERROR,
         "a response to OffsetForLeaderEpoch without an error",
         _observe_validations,
+        "Leave the state of validation after each response, also one that names an older epoch, "
+        "and validate again only after new metadata.",
     ),
     BehaviorRule(
         "fetches-on",
@@ -342,5 +346,7 @@ RULES: Final = (
         Severity.WARNING,
         "a group member whose last fetch of an assigned partition left records",
         _observe_lag,
+        "Look for partitions that are assigned, not paused and in no fetch, for example after "
+        "an error or an expired fetch session.",
     ),
 )

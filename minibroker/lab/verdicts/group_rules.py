@@ -134,6 +134,8 @@ RULES: Final = (
         Severity.ERROR,
         "a group member that sent heartbeats",
         _observe_heartbeats,
+        "Send heartbeats from a thread or a timer that no application code blocks, and that "
+        "does not wait for a Fetch on the same connection.",
     ),
     BehaviorRule(
         "leaves-group",
@@ -142,5 +144,6 @@ RULES: Final = (
         Severity.ADVICE,
         "a client that closed its connections as a group member",
         _observe_leaving,
+        "Send LeaveGroup, or a heartbeat with epoch -1, before the connections are closed.",
     ),
 )

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from minibroker.broker.settings.names import similar_names
 from minibroker.lab.journal.entries import EntryKind, JournalEntry, lost_entries
+from minibroker.lab.journal.filters import in_namespace
 from minibroker.lab.verdicts.all_rules import RULE_OF, RULES
 from minibroker.lab.verdicts.situations import BehaviorRule, Situation
 from minibroker.lab.verdicts.traffic import (
@@ -98,8 +99,11 @@ def judge(
     allowed: Collection[str] = (),
     dropped: int = 0,
     rules: Sequence[BehaviorRule] = RULES,
+    namespace: str | None = None,
 ) -> ClientReport:
     """Judge a client; ``*`` in the client id matches any text.
+
+    ``namespace`` leaves those connections on which the client used names of this namespace.
 
     ``dropped`` entries are missing in addition to the losses among ``entries``. Raises
     ``UnknownClient``, and ``UnknownRule`` for an ``allowed`` rule that does not exist.
@@ -107,6 +111,8 @@ def judge(
     for rule_id in allowed:
         _check_rule(rule_id)
     in_order = sorted(entries, key=lambda entry: entry.sequence)
+    if namespace is not None:
+        in_order = list(in_namespace(in_order, namespace))
     dropped += sum(map(lost_entries, in_order))
     traffic, others = _traffic_between_losses(in_order, client_id)
     if not traffic:

@@ -133,6 +133,8 @@ RULES: Final = (
         Severity.ERROR,
         "NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH",
         _observe_leaders,
+        "Ask for metadata of the topic before the next attempt, or use the leader that the "
+        "response names (KIP-951).",
     ),
     BehaviorRule(
         "coordinator-lookup",
@@ -141,5 +143,7 @@ RULES: Final = (
         Severity.ERROR,
         "NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE",
         _observe_coordinators,
+        "Forget the coordinator with any of the two errors, and send FindCoordinator before the "
+        "request is repeated.",
     ),
 )

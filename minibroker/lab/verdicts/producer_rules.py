@@ -269,6 +269,8 @@ RULES: Final = (
         Severity.ERROR,
         "a batch of an idempotent producer",
         _observe_sequences,
+        "Assign sequences at the moment in which a batch is built, by one owner for each "
+        "partition, and keep them for its retries.",
     ),
     BehaviorRule(
         "producer-reset",
@@ -278,5 +280,7 @@ RULES: Final = (
         Severity.ERROR,
         "a producer whose next batch was answered with one of these errors",
         _observe_lost_states,
+        "Bump the epoch by InitProducerId, or get a new producer id, and number the batches "
+        "that are left from 0.",
     ),
 )

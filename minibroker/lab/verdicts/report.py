@@ -62,7 +62,7 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
     lines += [f"    - {_finding_text(each)}" for each in verdict.findings]
     if verdict.broken > len(verdict.findings):
         lines.append(f"    ... and {verdict.broken - len(verdict.findings)} more")
-    return lines
+    return [*lines, f"    What an author can do: {rule.remedy}"]
 
 
 def _situations(verdict: Verdict) -> str:
@@ -98,6 +98,7 @@ def report_json(report: ClientReport) -> dict[str, Any]:
                 "statement": each.rule.statement,
                 "source": each.rule.source,
                 "severity": str(each.rule.severity),
+                "remedy": each.rule.remedy,
                 "situations": each.situations,
                 "broken": each.broken,
                 "findings": [
@@ -137,7 +138,7 @@ def findings_markdown(verdict: Verdict) -> list[str]:
     lines += [f"- {escaped(_finding_text(each))}" for each in verdict.findings]
     if verdict.broken > len(verdict.findings):
         lines.append(f"- {verdict.broken - len(verdict.findings)} more")
-    return lines
+    return [*lines, "", f"What an author can do: {escaped(verdict.rule.remedy)}"]
 
 
 def escaped(text: str) -> str:

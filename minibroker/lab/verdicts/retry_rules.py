@@ -101,6 +101,8 @@ LONG_MS: Final = 750
 """A time between retries that need not grow: Kafka's largest is 1000 ms by default, less 20 %."""
 REPEATS_PER_S_MAX: Final = 50
 """Equal requests in one second."""
+LOOP_MS_MIN: Final = 100
+"""How long a loop takes at least: requests that waited for a connection arrive at once, and end."""
 CORRELATION_END: Final = 8
 """Bytes of a request until the end of its correlation id."""
 
@@ -219,9 +221,7 @@ def _observe_jitter(traffic: ClientTraffic) -> Iterator[Situation]:
 
 def _observe_repeats(traffic: ClientTraffic) -> Iterator[Situation]:
     """Find repetitions on one connection: several clients may have the same client id."""
-    recent: defaultdict[RequestContent, deque[ObservedExchange]] = defaultdict(
-        lambda: deque(maxlen=REPEATS_PER_S_MAX + 1)
-    )
+    recent: defaultdict[RequestContent, deque[ObservedExchange]] = defaultdict(deque)
     reported: set[RequestContent] = set()
     observed: ObservedExchange | None = None
     for exchange in traffic.exchanges:
@@ -232,11 +232,13 @@ def _observe_repeats(traffic: ClientTraffic) -> Iterator[Situation]:
         content = (exchange.sent.connection, frame[:4] + frame[CORRELATION_END:])
         row = recent[content]
         row.append(exchange)
+        while exchange.sent_ms - row[0].sent_ms >= 1000:
+            row.popleft()
         if len(row) <= REPEATS_PER_S_MAX or content in reported:
             continue
         evidence = tuple(each.sent.sequence for each in row)
         took_ms = row[-1].sent_ms - row[0].sent_ms
-        if took_ms < 1000 and traffic.is_steady(evidence[0], evidence[-1]):
+        if took_ms >= LOOP_MS_MIN and traffic.is_steady(evidence[0], evidence[-1]):
             reported.add(content)
             yield Situation(
                 evidence,
@@ -255,6 +257,8 @@ RULES: Final = (
         Severity.WARNING,
         f"a request that failed {RETRIES_MIN} times in a row with an error that can be retried",
         _observe_backoff,
+        "Wait for retry.backoff.ms, 100 ms in Kafka's client, before the request for a partition, "
+        "group or batch is repeated, also if its metadata is new.",
     ),
     BehaviorRule(
         "retry-backoff-grows",
@@ -263,6 +267,7 @@ RULES: Final = (
         Severity.ADVICE,
         f"a request that failed {GROWTH_RETRIES_MIN} times in a row",
         _observe_growth,
+        "Double the wait with each failure up to retry.backoff.max.ms, as KIP-580 has it.",
     ),
     BehaviorRule(
         "retry-backoff-jitter",
@@ -271,6 +276,7 @@ RULES: Final = (
         Severity.ADVICE,
         f"{COMPARISONS_MIN} pairs of comparable waits between retries, of less than a second",
         _observe_jitter,
+        "Multiply each wait by a random factor between 0.8 and 1.2.",
     ),
     BehaviorRule(
         "no-busy-loop",
@@ -280,5 +286,7 @@ RULES: Final = (
         Severity.WARNING,
         "a request",
         _observe_repeats,
+        "Find what sends the request again at once: an error that counts as success, or a wait "
+        "that was skipped. Wait as long as for a retry.",
     ),
 )

@@ -52,5 +52,7 @@ RULES: Final = (
         Severity.ERROR,
         "a SASL session that was as long as connections.max.reauth.ms",
         _observe,
+        "Note the session lifetime of SaslAuthenticate from version 1 on, and authenticate "
+        "again on the open connection after 85 to 95 % of it.",
     ),
 )

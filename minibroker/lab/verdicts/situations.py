@@ -45,6 +45,8 @@ class BehaviorRule(NamedTuple):
     situation: str
     """When the rule applies, for clients that were never observed in it."""
     observe: Callable[[ClientTraffic], Iterator[Situation]]
+    remedy: str
+    """What an author of a client can do."""
 
 
 def duration(ms: float) -> str:

@@ -134,5 +134,7 @@ RULES: Final = (
         Severity.WARNING,
         "a response with a throttle time on a connection that the broker did not mute",
         _observe,
+        "From the versions of KIP-219 on, send nothing on the connection until the throttle "
+        "time has passed; a muting broker would let the request wait anyway.",
     ),
 )

@@ -154,6 +154,7 @@ RULES: Final = (
         Severity.ERROR,
         "a request after a response to ApiVersions",
         _observe_versions,
+        "Use the highest version that both sides have, and report an error if there is none.",
     ),
     BehaviorRule(
         "api-versions-fallback",
@@ -162,6 +163,8 @@ RULES: Final = (
         Severity.ERROR,
         "ApiVersions again, after UNSUPPORTED_VERSION",
         _observe_fallback,
+        "Repeat ApiVersions with the version that the error response names, or with version 0, "
+        "on the same connection.",
     ),
     BehaviorRule(
         "software-name",
@@ -170,6 +173,7 @@ RULES: Final = (
         Severity.ADVICE,
         "a request to ApiVersions",
         _observe_names,
+        "Send ApiVersions version 3 or later first, with the name and the version of the library.",
     ),
     BehaviorRule(
         "client-id",
@@ -178,5 +182,7 @@ RULES: Final = (
         Severity.ADVICE,
         "a request",
         _observe_client_ids,
+        "Put a client id into each request, with the name of the library as its default: quotas "
+        "and logs go by it.",
     ),
 )

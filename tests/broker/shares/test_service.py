@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked

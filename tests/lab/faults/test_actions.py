@@ -22,7 +22,7 @@ def test_every_action_is_described() -> None:
 
 def test_every_field_of_a_rule_has_one_purpose() -> None:
     of_actions = {field for kind in ACTIONS.values() for field in record_fields(kind)}
-    purposes = [*SELECTORS, *WHEN_FIELDS, *of_actions, "action", "name"]
+    purposes = [*SELECTORS, *WHEN_FIELDS, *of_actions, "action", "name", "namespace"]
     assert sorted(purposes) == sorted(FIELDS)
 
 

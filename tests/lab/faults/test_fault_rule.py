@@ -166,6 +166,11 @@ def test_any_wrong_field_is_rejected_by_its_name(drawn: tuple[dict[str, Any], st
             "responses of SASL_HANDSHAKE have tagged fields in no version",
         ),
         (
+            {"action": "observe", "api": "Produce", "namespace": "ns"},
+            "namespace",
+            "has no effect without topic, group, transactional_id or resource",
+        ),
+        (
             {"action": "replace", "api": "Metadata", "response": {"topics": 1}},
             "response.topics",
             "must be a list",
@@ -215,6 +220,12 @@ def test_rule_with_a_point_selects_its_api_or_none() -> None:
     assert FaultRule(Hold(), api="Fetch").selected_api is ApiKey.FETCH
     assert FaultRule(Hold(point="fetch.waiting")).is_about_requests
     assert not FaultRule(Hold(point="controller.applied")).is_about_requests
+
+
+def test_hold_is_shown_with_the_names_of_its_namespace() -> None:
+    hold = FaultHold("worker-0", "Produce", topic="ns.orders", partition=1, group="other")
+    shown = hold.in_namespace("ns")
+    assert shown == FaultHold("worker-0", "Produce", topic="orders", partition=1, group="other")
 
 
 def test_keys_of_selectors_are_known() -> None:

@@ -111,6 +111,13 @@ def test_subscribed_topics_of_a_heartbeat_are_its_topics() -> None:
     assert [each.keys[Meaning.TOPIC] for each in found.matches[0].found] == ["t"]
 
 
+def test_names_of_a_namespace_are_those_that_its_clients_know() -> None:
+    for group, ids in (("g", ["1"]), ("*", ["1"]), ("ns.g", []), ("h", [])):
+        rule = parse(FaultRule, {"action": "observe", "group": group, "namespace": "ns"})
+        assert matched(matcher(rule), request=HeartbeatRequest(group_id="ns.g")) == ids
+        assert matched(matcher(rule), request=HeartbeatRequest(group_id="g")) == []
+
+
 def _text_matches(selector: str, value: object) -> bool:
     pattern = ".*".join(map(re.escape, selector.split("*")))
     return isinstance(value, str) and re.fullmatch(pattern, value) is not None

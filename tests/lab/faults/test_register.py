@@ -93,6 +93,19 @@ async def test_hold_ends_when_the_rule_is_released_or_removed(by: str) -> None:
     await register.hold("removed", 0, WHAT)
 
 
+async def test_view_has_the_names_of_a_namespace() -> None:
+    register = made()
+    rule = {"action": "hold", "api": "Produce", "name": "held", "topic": "t", "namespace": "ns"}
+    register.add(parse(FaultRule, rule))
+    (fired,) = register.decide([Candidate("held", None)])
+    async with trio.open_nursery() as nursery:
+        held = FaultHold("worker-0", topic="ns.t")
+        nursery.start_soon(register.hold, fired.rule_id, fired.releases, held)
+        await wait_all_tasks_blocked()
+        assert register.view("held").holds == (FaultHold("worker-0", topic="t"),)
+        register.clear()
+
+
 async def test_removed_rule_is_unknown_and_does_not_fire() -> None:
     register = made()
     register.add(OBSERVE)

@@ -21,6 +21,7 @@ from minibroker.lab.journal.filters import (
     happened_in_order,
     matches_wildcard,
 )
+from minibroker.lab.namespaces import PrefixedNames
 from minibroker.lab.proxy.namespace import NamespaceNames
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import values
@@ -50,6 +51,8 @@ from tests.lab.journal.entries_of_tests import (
     response_entry,
 )
 
+NAMES = PrefixedNames("ns.")
+
 
 @pytest.mark.parametrize(
     ("wanted", "entry"),
@@ -64,6 +67,10 @@ from tests.lab.journal.entries_of_tests import (
         (EntryFilter(role="processor-0"), request_entry()),
         (EntryFilter(group="g"), request_entry()),
         (EntryFilter(topic="orders"), metadata_entry("orders")),
+        (EntryFilter(topic="orders", names=NAMES), metadata_entry("ns.orders")),
+        (EntryFilter(group="g", names=NAMES), request_entry("ns.g")),
+        (EntryFilter(names=NAMES), metadata_entry("ns.orders")),
+        (EntryFilter(names=NAMES), entry_of("state", details={"what": "group", "name": "ns.g"})),
         (EntryFilter(error="REBALANCE_IN_PROGRESS"), response_entry(27)),
         (EntryFilter(error="27"), response_entry(27)),
         (EntryFilter(details={"rule": "1"}), entry_of("fault", details={"rule": "1", "at": 2})),
@@ -90,6 +97,11 @@ def test_filter_of_its_entry_matches(wanted: EntryFilter, entry: JournalEntry) -
         (EntryFilter(role="worker-0"), request_entry()),
         (EntryFilter(group="m"), request_entry()),  # That is the member.
         (EntryFilter(topic="orders"), metadata_entry("orders-2")),
+        (EntryFilter(topic="orders", names=NAMES), metadata_entry("orders")),
+        (EntryFilter(names=NAMES), metadata_entry("orders")),
+        (EntryFilter(names=NAMES), request_entry("g", client_id="ns.c")),
+        (EntryFilter(names=NAMES), entry_of("state", details={"what": "group", "name": "g"})),
+        (EntryFilter(names=NAMES), entry_of("clock")),
         (EntryFilter(topic="orders"), entry_of("request", b"orders")),
         (EntryFilter(error="REBALANCE_IN_PROGRESS"), response_entry(0)),
         (EntryFilter(error="NO_SUCH_ERROR"), response_entry(0)),

@@ -71,6 +71,7 @@ class Conversation:
         self.executor = self.faults.executor
         self.topic_names = TopicNames()
         self.namespace: NamespaceNames | None = None
+        self.client_tls = None
         self.process = process
         self.is_reachable = True
         self.listen_failure = ""

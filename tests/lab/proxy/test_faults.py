@@ -48,6 +48,11 @@ async def test_only_the_hold_point_of_an_answered_request_is_accepted() -> None:
                 await ProxyFaults(list).add(rule)
 
 
+async def test_namespace_is_rejected() -> None:
+    with pytest.raises(InvalidJson, match="namespace: is that of a broker; a proxy has none"):
+        await ProxyFaults(list).add(FaultRule(Observe(), topic="t", namespace="ns"))
+
+
 async def test_principal_is_rejected_with_advice() -> None:
     with pytest.raises(InvalidJson, match="principal: is not known to a proxy"):
         await ProxyFaults(list).add(FaultRule(Observe(), principal="User:a"))

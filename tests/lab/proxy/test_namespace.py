@@ -29,19 +29,16 @@ from minibroker.broker.security.acl import (
     Permission,
     Resource,
 )
+from minibroker.lab.namespaces import NAMES as NAME_MEANINGS
+from minibroker.lab.namespaces import PATTERNS, TRANSLATED
 from minibroker.lab.proxy.exchange import UnexpectedFrame
 from minibroker.lab.proxy.namespace import (
     ACL_APIS,
     NAMED_RESOURCES,
     NOT_OFFERED,
-    PATTERNS,
-    TRANSLATED,
     NamespaceAcls,
     NamespaceNames,
     is_about_acls,
-)
-from minibroker.lab.proxy.namespace import (
-    NAMES as NAME_MEANINGS,
 )
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode

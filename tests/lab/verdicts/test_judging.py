@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from minibroker.lab.journal.entries import EntryKind
@@ -12,13 +14,33 @@ from minibroker.lab.verdicts.judging import (
     judge,
 )
 from minibroker.lab.verdicts.situations import BehaviorRule, Severity, Situation
+from minibroker.lab.verdicts.traffic import ClientTraffic
+from minibroker_protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from minibroker_protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.types import ZERO_UUID
 from tests.lab.verdicts.written import CLIENT, WrittenJournal
 
 
 def rule(situations: list[Situation]) -> BehaviorRule:
     return BehaviorRule(
-        "a-rule", "A rule.", "KIP-0", Severity.ADVICE, "anything", lambda _: iter(situations)
+        "a-rule",
+        "A rule.",
+        "KIP-0",
+        Severity.ADVICE,
+        "anything",
+        lambda _: iter(situations),
+        "Wait.",
     )
 
 
@@ -51,6 +73,31 @@ def test_findings_are_bounded_and_all_are_counted() -> None:
     assert len(verdict.findings) == FINDINGS_MAX
     assert len(verdict.findings[0].evidence) == EVIDENCE_MAX
     assert not report.behaves_well
+
+
+def test_client_is_judged_in_a_namespace_with_the_names_that_it_knows() -> None:
+    journal = WrittenJournal()
+    topic_id = bytes(range(1, 17))
+    for connection, name in (("1", "a.orders"), ("3", "b.orders")):
+        wanted = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+        topics = [
+            MetadataResponseTopic(name=name, topic_id=topic_id if connection == "1" else ZERO_UUID)
+        ]
+        journal.ask(connection, wanted, 12, MetadataResponse(topics=topics))
+    fetched = FetchRequest(topics=[FetchTopic(topic_id=topic_id, partitions=[FetchPartition()])])
+    journal.ask("2", fetched, 13, FetchResponse())
+    journal.ask_metadata("4")  # names nothing
+
+    def situations(traffic: ClientTraffic) -> Iterator[Situation]:
+        for connection in traffic.connections:
+            for each in connection.exchanges:
+                named = [topic.get("name") for topic in (each.request or {})["topics"]]
+                yield Situation(each.sequences, f"{connection.name} {named}")
+
+    shown = rule([])._replace(observe=situations)
+    report = judge(journal.entries, CLIENT, rules=[shown], namespace="a")
+    findings = [each.text for each in report.verdicts[0].findings]
+    assert findings == ["1 ['orders']", "2 [None]"]
 
 
 def test_broken_rule_can_be_allowed() -> None:
@@ -115,6 +162,7 @@ def test_rules_are_not_applied_across_a_loss() -> None:
         Severity.ADVICE,
         "anything",
         lambda traffic: iter([Situation((len(traffic.exchanges),))]),
+        "Wait.",
     )
     report = judge(journal.entries, CLIENT, rules=[counted])
     assert (report.requests, report.connections, report.verdicts[0].situations) == (2, 1, 2)
@@ -132,6 +180,7 @@ def test_clock_that_was_frozen_before_a_loss_is_frozen_after_it() -> None:
         Severity.ADVICE,
         "anything",
         lambda traffic: iter([Situation((1,), "" if traffic.is_steady(3, 4) else "not steady")]),
+        "Wait.",
     )
     assert judge(journal.entries, CLIENT, rules=[steady]).verdicts[0].broken == 1
 

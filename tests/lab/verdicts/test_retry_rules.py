@@ -191,6 +191,14 @@ def test_polls_with_a_wait_are_kept() -> None:
     assert journal.findings("no-busy-loop") == []
 
 
+def test_requests_that_waited_for_a_connection_are_no_loop() -> None:
+    journal = WrittenJournal()
+    for _ in range(3):
+        poll(journal, 2 * REPEATS_PER_S_MAX - 10, 0)
+        journal.now += 2000
+    assert journal.findings("no-busy-loop") == []
+
+
 def test_equal_requests_of_many_clients_with_one_id_are_kept() -> None:
     """Each of the clients looks up the coordinator once and fails, and waits before it repeats."""
     journal = WrittenJournal()
