@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Tls: TypeAlias = Literal["none", "server", "mutual"]
 
 CertificateKind = Literal["valid", "expired", "not_yet_valid", "wrong_host", "untrusted"]
+ClientCertificateKind = Literal["valid", "expired", "not_yet_valid", "untrusted"]
 
 OAUTH: Final = "OAUTHBEARER"
 MECHANISMS: Final = {
@@ -254,10 +255,7 @@ def _write_certificates(made: Secured, *, is_renewed: bool) -> None:
         issue_certificate(made)
         return
     authority = trustme.CA(organization_name="minibroker")
-    # Java rejects a certificate without alternative names.
-    client = authority.issue_cert(f"{made.user}.localhost", common_name=made.user)
-    chain = b"".join(each.bytes() for each in client.cert_chain_pems)
-    write_private(made.folder / _CLIENT, _for_java(client.private_key_pem.bytes()) + chain)
+    write_private(made.folder / _CLIENT, _client_pem(authority, made.user, "valid"))
     write_private(made.folder / _AUTHORITY_KEY, authority.private_key_pem.bytes())
     _issue(authority, made, "valid")
     write_private(made.folder / _AUTHORITY, authority.cert_pem.bytes())  # Last: now all are there.
@@ -268,21 +266,52 @@ def issue_certificate(made: Secured, kind: CertificateKind = "valid") -> Path:
 
     Raises `InvalidSecurity`.
     """
-    _trustme()
-    import trustme
+    return _issue(_authority(made, kind), made, kind)
 
-    if kind == "untrusted":
-        authority = trustme.CA(organization_name="another authority")
-    else:
-        files = (made.folder / _AUTHORITY, made.folder / _AUTHORITY_KEY)
-        authority = trustme.CA.from_pem(*(file.read_bytes() for file in files))
-    return _issue(authority, made, kind)
+
+def issue_client_certificate(
+    made: Secured, kind: ClientCertificateKind = "valid", user: str | None = None
+) -> Path:
+    """Write a new key and certificate of a client to a new file, and return the file.
+
+    ``user`` is the certificate's common name, by default that of the broker's clients.
+    Raises `InvalidSecurity`.
+    """
+    pem = _client_pem(_authority(made, kind), user or made.user, kind)
+    path = made.folder / f"client-{kind.replace('_', '-')}-{secrets.token_hex(4)}.pem"
+    write_private(path, pem)
+    return path
 
 
 def certificate_kind(location: str) -> CertificateKind:
     """Return the kind of the certificate in a file that `issue_certificate` has written."""
     name = Path(location).name
     return next((kind for kind, file in _SERVERS.items() if file == name), "valid")
+
+
+def _authority(made: Secured, kind: CertificateKind) -> trustme.CA:
+    """Return the authority that issues a kind of certificate."""
+    _trustme()
+    import trustme
+
+    if kind == "untrusted":
+        return trustme.CA(organization_name="another authority")
+    files = (made.folder / _AUTHORITY, made.folder / _AUTHORITY_KEY)
+    return trustme.CA.from_pem(*(file.read_bytes() for file in files))
+
+
+def _client_pem(authority: trustme.CA, user: str, kind: ClientCertificateKind) -> bytes:
+    """Return a client's key and its certificates."""
+    first, last = _VALIDITY.get(kind, (None, None))
+    try:
+        # Java rejects a certificate without alternative names.
+        client = authority.issue_cert(
+            "client.localhost", common_name=user, not_before=first, not_after=last
+        )
+    except ValueError as error:
+        raise InvalidSecurity(f"no certificate can be for the user {user!r}: {error}") from None
+    chain = b"".join(each.bytes() for each in client.cert_chain_pems)
+    return _for_java(client.private_key_pem.bytes()) + chain
 
 
 def _issue(authority: trustme.CA, made: Secured, kind: CertificateKind) -> Path:

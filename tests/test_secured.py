@@ -19,11 +19,13 @@ from minibroker.client.configs import (
 )
 from minibroker.secured import (
     CertificateKind,
+    ClientCertificateKind,
     InvalidSecurity,
     Secured,
     Tls,
     hosts_of,
     issue_certificate,
+    issue_client_certificate,
     read_files,
     secured,
     secured_proxy,
@@ -153,11 +155,15 @@ def test_hosts_of_listeners_are_those_of_the_broker() -> None:
     assert hosts_of([*listeners, ""]) == ["kafka", "::1"]
 
 
-def handshake(made: Secured, server: Path, host: str) -> None:
+def handshake(made: Secured, server: Path, host: str, client_file: Path | None = None) -> None:
     """A handshake in memory of a client with a server that has a key and certificate."""
     there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     there.load_cert_chain(server)
     here = ssl.create_default_context(cafile=made.authority)
+    if client_file is not None:
+        there.load_verify_locations(made.authority)
+        there.verify_mode = ssl.CERT_REQUIRED
+        here.load_cert_chain(client_file)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = here.wrap_bio(to_client, to_server, server_hostname=host)
     peer = there.wrap_bio(to_server, to_client, server_side=True)
@@ -186,6 +192,38 @@ def test_wrong_certificate_is_rejected_for_its_reason(
         handshake(made, wrong, "localhost")
     assert issue_certificate(made) == made.folder / "server.pem"
     handshake(made, made.folder / "server.pem", "localhost")
+
+
+@pytest.mark.parametrize("kind", sorted(set(CERTIFICATES) - {"wrong_host"}))
+def test_wrong_client_certificate_is_rejected_for_its_reason(
+    tmp_path: Path, kind: ClientCertificateKind
+) -> None:
+    made = written(tmp_path, "mutual")
+    wrong = issue_client_certificate(made, kind)
+    assert wrong.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ssl.SSLCertVerificationError, match=CERTIFICATES[kind]):
+        handshake(made, made.folder / "server.pem", "localhost", wrong)
+    handshake(made, made.folder / "server.pem", "localhost", Path(made.certificate))
+
+
+def test_client_certificate_is_for_a_user_and_leaves_others_alone(tmp_path: Path) -> None:
+    made = written(tmp_path, "mutual")
+    before = {path.name: path.read_bytes() for path in made.folder.iterdir()}
+    files = [issue_client_certificate(made, "valid", user) for user in ("a/b ../c", None, None)]
+    for file, user in zip(files, ("a/b ../c", made.user, made.user), strict=True):
+        assert f"'{user}'" in str(identity(file.read_text()).subject)
+    assert len({made.folder, *(file.parent for file in files)}) == 1
+    assert len({*files}) == 3
+    assert (
+        before.items() <= {path.name: path.read_bytes() for path in made.folder.iterdir()}.items()
+    )
+    for file in files:
+        handshake(made, made.folder / "server.pem", "localhost", file)
+
+
+def test_user_that_no_certificate_can_name_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSecurity, match="no certificate can be for the user 'xxx"):
+        issue_client_certificate(written(tmp_path, "mutual"), "valid", "x" * 65)
 
 
 # OAuth --------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import click
 from minibroker.cli.commands import Argument, CommandGroup, examples
 from minibroker.cli.control import Connect, control_option
 from minibroker.cli.output import emit, json_line
-from minibroker.secured import CertificateKind
+from minibroker.secured import CertificateKind, ClientCertificateKind
 from minibroker.token_issuer import Algorithm, IssuedKind, TokenKind
 
 TOKEN_KINDS: Final = get_args(TokenKind)
@@ -23,7 +23,7 @@ ISSUED_KINDS: Final = get_args(IssuedKind)
 
 app = CommandGroup(
     "security",
-    help="Change the certificate and the tokens of a broker started with --tls or --sasl oauth.",
+    help="Change certificates and tokens of a broker started with --tls or --sasl oauth.",
     no_args_is_help=True,
 )
 
@@ -56,6 +56,26 @@ def certificate(kind: str, connect: Connect, as_json: bool) -> None:
     with connect() as api:
         view = api.post("v1", "certificate", kind=kind)
     emit(json_line(view) if as_json else f"{', '.join(view['listeners'])}: {view['kind']}")
+
+
+@app.command(
+    "client-certificate",
+    epilog=examples(
+        "minibroker security client-certificate expired > expired.pem",
+        "minibroker security client-certificate valid --user alice > alice.pem",
+    ),
+)
+@_kind_argument(
+    get_args(ClientCertificateKind), f"One of {', '.join(get_args(ClientCertificateKind))}."
+)
+@click.option("--user", metavar="NAME", help="The certificate's common name. [default: test]")
+@control_option
+@json_option
+def client_certificate(kind: str, user: str | None, connect: Connect, as_json: bool) -> None:
+    """Print a key and a certificate for a client of a broker with --mutual-tls."""
+    with connect() as api:
+        made = api.post("v1", "certificate", "clients", kind=kind, user=user)
+    emit(json_line(made) if as_json else made["pem"].rstrip())
 
 
 @app.command(

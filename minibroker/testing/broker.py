@@ -491,6 +491,7 @@ class AsyncCertificates:
     def __init__(self, certificates: BrokerCertificates) -> None:
         self.present = _awaited(certificates.present)
         self.renew = _awaited(certificates.renew)
+        self.create = _awaited(certificates.create)
 
 
 class AsyncTokens:

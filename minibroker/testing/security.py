@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minibroker.client.control import Control
-    from minibroker.secured import CertificateKind
+    from minibroker.secured import CertificateKind, ClientCertificateKind
     from minibroker.token_issuer import Algorithm, IssuedKind, TokenKind
 
 
 class BrokerCertificates:
-    """The certificate of a broker with ``tls=True``."""
+    """The certificate of a broker with ``tls=True``, and those of clients with "mutual"."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -29,6 +29,15 @@ class BrokerCertificates:
     def renew(self) -> dict[str, Any]:
         """Show new connections a new valid certificate of the same authority."""
         return self.present("valid")
+
+    def create(self, kind: ClientCertificateKind = "valid", *, user: str | None = None) -> str:
+        """Return a new file with a client's key and certificate: "valid", "expired",
+        "not_yet_valid" or "untrusted".
+
+        ``user`` is the certificate's common name, by default that of `MiniBroker.client_config`.
+        """
+        made = self._control.post("v1", "certificate", "clients", kind=kind, user=user)
+        return str(made["file"])
 
 
 class BrokerTokens:

@@ -109,6 +109,58 @@ def test_client_reports_the_certificate_and_recovers(broker: MiniBroker) -> None
     assert producer.flush(PATIENCE_S) == 0
 
 
+CLIENT_REASONS = {
+    "valid": "",
+    "expired": "alert certificate expired",
+    "not_yet_valid": "alert bad certificate",
+    "untrusted": "alert unknown ca",
+}
+USERS_ONLY = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]*).*$/$1/",
+    "super.users": "User:test",
+}
+
+
+@pytest.fixture(scope="module")
+def mutual() -> Iterator[MiniBroker]:
+    with MiniBroker(tls="mutual", settings=USERS_ONLY) as made:
+        yield made
+
+
+def outcome_with(broker: MiniBroker, file: str) -> str:
+    """How librdkafka fares with a client's certificate: the first error, or "" if it can send."""
+    config = {**broker.client_config(), "ssl.certificate.location": file, "ssl.key.location": file}
+    found: list[str] = []
+    producer = Producer(
+        {**config, "error_cb": lambda error: found.append(error.str()), "log_level": 0}
+    )
+    producer.produce(
+        "certified", b"one", on_delivery=lambda error, _: found.append(error.str() if error else "")
+    )
+
+    def has_outcome() -> bool:
+        producer.poll(0.1)
+        return bool(found)
+
+    wait_until(has_outcome, "the client can send, or reports an error")
+    producer.purge()
+    producer.flush(PATIENCE_S)
+    return found[0]
+
+
+@pytest.mark.parametrize("kind", CLIENT_REASONS)
+def test_client_certificate_is_rejected_for_its_reason(mutual: MiniBroker, kind: Any) -> None:
+    outcome = outcome_with(mutual, mutual.certificates.create(kind))
+    reason = CLIENT_REASONS[kind]
+    assert reason in outcome if reason else outcome == ""
+
+
+def test_certificate_of_another_user_has_the_rights_of_that_user(mutual: MiniBroker) -> None:
+    other = mutual.certificates.create(user="alice")
+    assert outcome_with(mutual, other) == "Broker: Topic authorization failed"
+
+
 def user_can_connect(broker: MiniBroker, token: str) -> bool:
     """Whether the broker accepts a token."""
     tls = ssl.create_default_context(cafile=broker.client_config()["ssl.ca.location"])

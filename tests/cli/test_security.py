@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from minibroker.testing import MiniBroker
 
 @pytest.fixture(scope="module")
 def secured_broker() -> Iterator[MiniBroker]:
-    with MiniBroker(tls=True, sasl="oauth") as made:
+    with MiniBroker(tls="mutual", sasl="oauth") as made:
         yield made
 
 
@@ -35,6 +36,13 @@ def test_certificate_is_presented(secured_broker: MiniBroker, run: Callable[...,
     assert run("certificate", "expired") == "SASL_SSL: expired"
     assert secured_broker.control.get("v1", "certificate")["kind"] == "expired"
     assert json.loads(run("certificate", "valid", "--json"))["listeners"] == ["SASL_SSL"]
+
+
+def test_client_certificate_is_printed(secured_broker: MiniBroker, run: Callable[..., str]) -> None:
+    pem = run("client-certificate", "expired", "--user", "alice")
+    assert (pem.count("PRIVATE KEY"), pem.splitlines()[-1]) == (2, "-----END CERTIFICATE-----")
+    made = json.loads(run("client-certificate", "valid", "--json"))
+    assert Path(made["file"]).read_text() == made["pem"]
 
 
 def test_tokens_are_issued_as_a_command_says(
@@ -61,7 +69,15 @@ def test_keys_are_rotated(secured_broker: MiniBroker, run: Callable[..., str]) -
     assert len(json.loads(run("rotate-keys", "--json"))["keys"]) == 2
 
 
-@pytest.mark.parametrize("words", [("certificate", "rotten"), ("token", "denied"), ("issue",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("certificate", "rotten"),
+        ("client-certificate", "wrong_host"),
+        ("token", "denied"),
+        ("issue",),
+    ],
+)
 def test_unknown_kind_is_invalid_usage(run: Callable[..., str], words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as raised:
         run(*words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import jwt
 import pytest
@@ -29,6 +30,15 @@ def test_tokens_and_certificates_are_changed_and_awaited() -> None:
             assert rotated["keys"] == (await broker.tokens.issuer())["keys"]
 
     asyncio.run(use())
+
+
+def test_file_of_a_client_is_created_and_awaited() -> None:
+    async def use() -> bool:
+        async with MiniBroker(tls="mutual") as broker:
+            file = await broker.certificates.create("expired", user="alice")
+            return "PRIVATE KEY" in await asyncio.to_thread(Path(file).read_text)
+
+    assert asyncio.run(use())
 
 
 def test_broker_without_tls_and_oauth_says_so(minibroker: MiniBroker) -> None:

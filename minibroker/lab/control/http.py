@@ -9,12 +9,13 @@ that serves it: Starlette takes 3 MB. Kafka has no equivalent.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from collections.abc import Iterable
 from contextlib import aclosing
 from functools import partial
 from hmac import compare_digest
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
@@ -240,10 +241,15 @@ this host is ``same-site``, which is another program.
 """
 
 
+_NAME_WITHOUT_DOT: Final = re.compile(r"[a-z0-9_-]+")
+
+
 class _Guard:
     """Rejects requests without the token, and those that web pages of other sites send.
 
-    An unknown name in ``Host`` is DNS rebinding: a page whose name was made to point here. A
+    An unknown name in ``Host`` is DNS rebinding: a page whose name was made to point here. Other
+    containers use names without a dot, which pages on the internet do not have; connections to a
+    loopback address need no such name. A
     foreign ``Origin`` on a changing request is a form sent by another page. ``Sec-Fetch-Site``
     says the same of every request of a browser, also of one without ``Origin``; from another site,
     only a link may lead here, not a frame. The paths in ``public`` need no token: health, so that
@@ -260,15 +266,17 @@ class _Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            refusal = self._refusal(scope["method"], scope["path"], Headers(scope=scope))
+            address, _ = scope.get("server") or ("", None)
+            headers = Headers(scope=scope)
+            refusal = self._refusal(address, scope["method"], scope["path"], headers)
             if refusal is not None:
                 await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, method: str, path: str, headers: Headers) -> Response | None:
+    def _refusal(self, address: str, method: str, path: str, headers: Headers) -> Response | None:
         host = headers.get("host", "")
-        if not self._is_ours(_host_name(host)):
+        if not self._is_ours(_host_name(host), address):
             hint = (
                 "Use localhost or an IP address, or add the name to advertised.listeners when the "
                 "broker is started."
@@ -292,14 +300,22 @@ class _Guard:
                 return response
         return None
 
-    def _is_ours(self, name: str) -> bool:
+    def _is_ours(self, name: str, address: str) -> bool:
         if name == "localhost" or name.endswith(".localhost") or name in self._allowed_hosts:
             return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
-        return True
+        if _address(name) is not None:
+            return True
+        reached = _address(address)
+        is_remote = reached is not None and not reached.is_loopback
+        return is_remote and _NAME_WITHOUT_DOT.fullmatch(name) is not None
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
 
 
 def _token_of(authorization: str) -> bytes:

@@ -19,6 +19,7 @@ from minibroker.broker.settings import (
     CONTROL_SECURITY_DIR,
     NODE_ID,
     SASL_OAUTHBEARER_EXPECTED_ISSUER,
+    SSL_CLIENT_AUTH,
     SSL_KEYSTORE_LOCATION,
 )
 from minibroker.broker.settings.listeners import has_tls
@@ -28,10 +29,12 @@ from minibroker.lab.schema import Doc, Range
 from minibroker.secured import (
     OAUTH,
     CertificateKind,
+    ClientCertificateKind,
     InvalidSecurity,
     Secured,
     certificate_kind,
     issue_certificate,
+    issue_client_certificate,
     read_files,
 )
 from minibroker.token_issuer import (
@@ -65,6 +68,22 @@ class CertificateView(NamedTuple):
 
     kind: CertificateKind
     listeners: Annotated[tuple[str, ...], Doc("The listeners that use it.")]
+
+
+class ClientCertificateCreation(NamedTuple):
+    """A certificate for a client to create, of which `kind` makes one thing wrong."""
+
+    kind: ClientCertificateKind = "valid"
+    user: Annotated[
+        str | None, Doc("Its common name. By default the user of the broker's clients.")
+    ] = None
+
+
+class CreatedClientCertificate(NamedTuple):
+    """A certificate for a client."""
+
+    pem: Annotated[str, Doc("The key, and the certificates.")]
+    file: Annotated[str, Doc("The same in a file on the broker's machine.")]
 
 
 class TokenCreation(NamedTuple):
@@ -191,6 +210,28 @@ async def present_certificate(
         if rejection is not None:
             raise ApiError(rejection.code.name, rejection.text)
     return CertificateView(change.kind, listeners)
+
+
+@SECURITY_OPERATIONS.add(
+    "POST",
+    "/v1/certificate/clients",
+    errors={409: "The broker was not started with `--mutual-tls`."},
+    example={"kind": "expired"},
+)
+async def create_client_certificate(
+    broker: ControlledBroker, new: ClientCertificateCreation
+) -> CreatedClientCertificate:
+    """Create a key and a certificate for a client."""
+    made = _with_tls(broker)
+    settings = broker.env.settings
+    if all(settings.at_listener(name, SSL_CLIENT_AUTH) == "none" for name in _listeners(broker)):
+        hint = 'Start it with MiniBroker(tls="mutual"), or `minibroker start --mutual-tls`.'
+        raise Conflict("NO_CLIENT_AUTH", "no listener asks clients for a certificate", hint)
+    try:
+        file = issue_client_certificate(made, new.kind, new.user)
+        return CreatedClientCertificate(file.read_text(), str(file))
+    except (InvalidSecurity, OSError) as error:
+        raise Conflict("NO_CERTIFICATE", str(error)) from None
 
 
 def _keystore(listener: str) -> str:

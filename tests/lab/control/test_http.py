@@ -230,6 +230,24 @@ async def test_foreign_host_header_is_rejected(client: httpx.AsyncClient, host: 
     assert "advertised.listeners" in error(response, 403)["hint"]
 
 
+@pytest.mark.parametrize(
+    ("address", "host", "status"),
+    [
+        ("172.17.0.2", "kafka:8080", 200),
+        ("[fd00::2]", "my_kafka-1", 200),
+        ("172.17.0.2", "kafka.example", 403),
+        ("172.17.0.2", "kaf ka", 403),
+        ("127.0.0.1", "kafka:8080", 403),
+        ("[::ffff:127.0.0.1]", "kafka:8080", 403),
+    ],
+)
+async def test_name_without_a_dot_is_accepted_of_another_machine(
+    client: httpx.AsyncClient, address: str, host: str, status: int
+) -> None:
+    response = await client.get(f"http://{address}/v1/cluster", headers={"host": host})
+    assert response.status_code == status
+
+
 async def test_configured_host_name_is_accepted(
     client_of: Callable[..., httpx.AsyncClient],
 ) -> None:

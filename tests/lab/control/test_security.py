@@ -207,6 +207,35 @@ async def test_operations_need_what_the_broker_was_started_with(
                 assert (await client.get(path)).status_code == 409
 
 
+async def test_client_certificate_is_created_for_a_user(
+    tmp_path: Path, connect: Connect, autojump_clock: MockClock
+) -> None:
+    mutual = write_files(secured(tmp_path / "mutual", tls="mutual"))
+    async with connect(mutual) as client:
+        wishes = {"kind": "expired", "user": "alice"}
+        answer = (await client.post("/v1/certificate/clients", json=wishes)).json()
+        assert answer["file"].startswith(f"{mutual.folder}/client-expired-")
+        assert {"PRIVATE KEY", "CERTIFICATE"} == {
+            line.strip("-").removeprefix("BEGIN ")
+            for line in answer["pem"].splitlines()
+            if line.startswith("-----BEGIN")
+        }
+        for wrong, status in (({"kind": "wrong_host"}, 400), ({"user": "x" * 65}, 409)):
+            response = await client.post("/v1/certificate/clients", json=wrong)
+            assert response.status_code == status
+
+
+async def test_client_certificate_needs_a_listener_that_asks_for_it(
+    made: Secured, connect: Connect, autojump_clock: MockClock
+) -> None:
+    async with connect(made) as client:
+        response = await client.post("/v1/certificate/clients", json={})
+        assert response.status_code == 409
+        error = response.json()["error"]
+        assert error["code"] == "NO_CLIENT_AUTH"
+        assert 'MiniBroker(tls="mutual")' in json.dumps(error).replace('\\"', '"')
+
+
 async def test_certificate_needs_a_listener_with_tls(
     made: Secured, connect: Connect, autojump_clock: MockClock
 ) -> None:
