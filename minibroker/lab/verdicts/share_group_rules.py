@@ -280,6 +280,8 @@ RULES: Final = (
         Severity.ERROR,
         "a member of a share group (KIP-932) that was fenced",
         _observe_rejoins,
+        "Forget the member epoch and the acquired records, and send a heartbeat with epoch 0 and "
+        "the same member id.",
     ),
     BehaviorRule(
         "reopens-share-session",
@@ -289,6 +291,8 @@ RULES: Final = (
         Severity.ERROR,
         "a member of a share group (KIP-932) whose session was refused",
         _observe_sessions,
+        "Send the next ShareFetch with session epoch 0 and all partitions, and drop the records "
+        "that were acquired: the broker has released them.",
     ),
     BehaviorRule(
         "acknowledges-acquired",
@@ -297,6 +301,8 @@ RULES: Final = (
         Severity.ERROR,
         "a member of a share group (KIP-932) that acknowledges records",
         _observe_acquired,
+        "Keep the acquired ranges of each session, take a record out of them when it is "
+        "acknowledged, and clear them when the session or the lock ends.",
     ),
     BehaviorRule(
         "acknowledges-in-time",
@@ -305,5 +311,7 @@ RULES: Final = (
         Severity.WARNING,
         "a member of a share group (KIP-932) that acknowledges records",
         _observe_locks,
+        "Compare the age of a record with acquisition_lock_timeout_ms of the response before it is "
+        "delivered, and renew the lock while the application works on it.",
     ),
 )
