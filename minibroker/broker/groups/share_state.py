@@ -84,7 +84,7 @@ class SharedPartitions(NamedTuple):
     deleting: frozenset[Uuid] = frozenset()
 
 
-class Shares(NamedTuple):
+class PartitionsOfImage(NamedTuple):
     """What the records of a group say about partitions of subscribed topics in an image."""
 
     image: Image
@@ -114,7 +114,7 @@ class ShareGroupData:
         """The image in which the hash of the topics was found to be current."""
         self.topics: Counter[str] = Counter()
         """How many members subscribe to each topic."""
-        self._shares: Shares | None = None
+        self._shares: PartitionsOfImage | None = None
         """What `shares` has returned, until a record changes it."""
 
     def topics_with(self, member: ShareMember) -> Counter[str]:
@@ -139,10 +139,12 @@ class ShareGroupData:
         topics.update(() if after is None else after.topics)
         return +topics
 
-    def shares(self, image: Image) -> Shares:
+    def shares(self, image: Image) -> PartitionsOfImage:
         """Compare the partitions of subscribed topics with those that have a state or a member."""
         if self._shares is None or self._shares.image is not image:
-            self._shares = Shares(image, self._unshared(image), self._is_unassigned(image))
+            self._shares = PartitionsOfImage(
+                image, self._unshared(image), self._is_unassigned(image)
+            )
         return self._shares
 
     def _unshared(self, image: Image) -> dict[Uuid, frozenset[int]]:

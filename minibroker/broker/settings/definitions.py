@@ -482,27 +482,21 @@ GROUP_SHARE_PARTITION_MAX_RECORD_LOCKS = Setting("group.share.partition.max.reco
 GROUP_SHARE_MAX_SHARE_SESSIONS = Setting("group.share.max.share.sessions", INT, 2_000, at_least(1),
     doc="The most share sessions of a network processor.")
 GROUP_STREAMS_SESSION_TIMEOUT_MS = Setting("group.streams.session.timeout.ms", INT, 45_000,
-    at_least(1), doc="The time after which a silent member of a streams group is removed, in "
-    "milliseconds.")
+    at_least(1), doc="When a silent member of a streams group is removed, in milliseconds.")
 GROUP_STREAMS_MIN_SESSION_TIMEOUT_MS = Setting("group.streams.min.session.timeout.ms", INT, 45_000,
     at_least(1), doc="The minimum session timeout that a streams group may have, in milliseconds.")
 GROUP_STREAMS_MAX_SESSION_TIMEOUT_MS = Setting("group.streams.max.session.timeout.ms", INT, 60_000,
     at_least(1), doc="The maximum session timeout that a streams group may have, in milliseconds.")
 GROUP_STREAMS_HEARTBEAT_INTERVAL_MS = Setting("group.streams.heartbeat.interval.ms", INT, 5_000,
-    at_least(1), doc="The interval of heartbeats that members of streams groups are given, in "
-    "milliseconds.")
+    at_least(1), doc="The interval of a streams group's heartbeats, in milliseconds.")
 GROUP_STREAMS_MIN_HEARTBEAT_INTERVAL_MS = Setting("group.streams.min.heartbeat.interval.ms", INT,
-    5_000, at_least(1),
-    doc="The minimum heartbeat interval that a streams group may have, in milliseconds.")
+    5_000, at_least(1), doc="The minimum of that interval for a group, in milliseconds.")
 GROUP_STREAMS_MAX_HEARTBEAT_INTERVAL_MS = Setting("group.streams.max.heartbeat.interval.ms", INT,
-    15_000, at_least(1),
-    doc="The maximum heartbeat interval that a streams group may have, in milliseconds.")
+    15_000, at_least(1), doc="The maximum of that interval for a group, in milliseconds.")
 GROUP_STREAMS_ASSIGNMENT_INTERVAL_MS = Setting("group.streams.assignment.interval.ms", INT, 1_000,
-    at_least(0),
-    doc="The shortest time between two assignments of a streams group, in milliseconds.")
+    at_least(0), doc="The shortest time between two assignments, in milliseconds.")
 GROUP_STREAMS_INITIAL_REBALANCE_DELAY_MS = Setting("group.streams.initial.rebalance.delay.ms", INT,
-    3_000, at_least(0), doc="How long the first assignment of a streams group without members "
-    "waits for further members, in milliseconds.")
+    3_000, at_least(0), doc="How long a new group waits for further members, in milliseconds.")
 GROUP_STREAMS_MAX_SIZE = Setting("group.streams.max.size", INT, INT_MAX, at_least(1),
     doc="The maximum number of members of a streams group.")
 GROUP_STREAMS_NUM_STANDBY_REPLICAS = Setting("group.streams.num.standby.replicas", INT, 0,
@@ -512,8 +506,7 @@ GROUP_STREAMS_MAX_STANDBY_REPLICAS = Setting("group.streams.max.standby.replicas
 GROUP_STREAMS_RACK_AWARE_ASSIGNMENT_TAGS = Setting("group.streams.rack.aware.assignment.tags",
     LIST, (), doc="The client tags over whose values standby tasks are distributed.")
 GROUP_STREAMS_TASK_OFFSET_INTERVAL_MS = Setting("group.streams.task.offset.interval.ms", INT,
-    60_000, at_least(1),
-    doc="How often members of streams groups report the offsets of their tasks, in milliseconds.")
+    60_000, at_least(1), doc="How often members report their tasks' offsets, in milliseconds.")
 GROUP_STREAMS_MIN_TASK_OFFSET_INTERVAL_MS = Setting("group.streams.min.task.offset.interval.ms",
     INT, 15_000, at_least(1), doc="The minimum interval of such reports that a streams group may "
     "have, in milliseconds.")

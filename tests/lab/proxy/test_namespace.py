@@ -93,9 +93,9 @@ _OTHER_TEXTS = """
     group_instance_id group_state group_type host instance_id key leader log_dir match mechanism
     mechanisms member_id metadata name owner_principal_name owner_principal_type path principal_name
     principal_type process_id protocol_data protocol_name protocol_type rack rack_id reason
-    requested_metrics server_assignor state_filters states_filter subtopology_id token_id
-    token_requester_principal_name token_requester_principal_type transaction_state types_filter
-    unknown_state_filters user value
+    requested_metrics server_assignor state_filters states_filter stores subtopology_id successors
+    token_id token_requester_principal_name token_requester_principal_type transaction_state
+    types_filter unknown_state_filters user value
 """
 OTHER_TEXTS = frozenset(_OTHER_TEXTS.split())
 """Texts that are no names of a namespace. A ``name`` or ``key`` is that of a user or a config."""
