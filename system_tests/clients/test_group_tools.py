@@ -137,14 +137,19 @@ def test_records_of_share_group_are_decoded(
     group = fresh("s")
     reset = ("--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute")
     tool("consumer.group.ShareGroupCommand", *reset)
-    printed = tool(
-        "consumer.ConsoleConsumer",
-        *("--topic", internal, "--from-beginning", "--timeout-ms", "1000"),
-        *("--formatter", f"org.apache.kafka.tools.{formatter}"),
-    )
-    text, groups = "".join(line for line in printed if line.startswith("{")), set()
-    while text.startswith("{"):
-        record, end = json.JSONDecoder().raw_decode(text)
-        groups.add(record["key"]["data"]["groupId"])
-        text = text[end:]
-    assert group in groups
+
+    def groups() -> set[str]:
+        printed = tool(
+            "consumer.ConsoleConsumer",
+            *("--topic", internal, "--from-beginning", "--timeout-ms", "2000"),
+            *("--formatter", f"org.apache.kafka.tools.{formatter}"),
+        )
+        text, found = "".join(line for line in printed if line.startswith("{")), set()
+        while text.startswith("{"):
+            record, end = json.JSONDecoder().raw_decode(text)
+            found.add(record["key"]["data"]["groupId"])
+            text = text[end:]
+        return found
+
+    # On a busy machine the program may give up before it has read anything.
+    wait_until(lambda: group in groups(), f"the records of {group}")
