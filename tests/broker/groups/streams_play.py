@@ -60,6 +60,7 @@ class StreamsPlay:
         self.stored = StoredGroup()
         self.write_error = OK
         self.answers: list[Any] = []
+        self.held: list[str] = []
         self.group = StreamsGroup("g", self.limits, lambda: "id", self.time)
 
     @property
@@ -77,8 +78,9 @@ class StreamsPlay:
         while following is not None:
             decisions, following = self.group.handle(following, self.time), None
             for decision in decisions:
-                assert not isinstance(decision, HoldRebalance)
-                if isinstance(decision, GroupAnswer):
+                if isinstance(decision, HoldRebalance):
+                    self.held.append(decision.member_id)
+                elif isinstance(decision, GroupAnswer):
                     self.answers.append(decision.result)
                 elif isinstance(decision, Persist):
                     if self.write_error is OK:
