@@ -648,6 +648,13 @@ class EpochGroup(WrittenGroup, Generic[D]):
         return ErrorCode.NON_EMPTY_GROUP if self.data.members else ErrorCode.NONE
 
     @abstractmethod
+    def only_extends_session(self, event: Any, /) -> bool:
+        """Whether a heartbeat extends the session of its member and has no other effect.
+
+        The response then has neither an error nor an assignment.
+        """
+
+    @abstractmethod
     def _remove_members(self, members: Sequence[Any], reason: str, then: AfterWrite) -> None:
         """Remove members."""
 
