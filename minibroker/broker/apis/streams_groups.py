@@ -22,6 +22,8 @@ from minibroker.broker.apis.base import (
     ControllerScope,
     Owner,
     Round,
+    SingleForm,
+    SingleScope,
     WorkerScope,
 )
 from minibroker.broker.apis.epoch_groups import GroupProtocol, describe_api
@@ -52,6 +54,7 @@ from minibroker.broker.metadata.image import (
 from minibroker.broker.metadata.topics import NewTopic, name_problem
 from minibroker.broker.security.acl import Operation, Resource
 from minibroker.broker.settings import GROUP_COORDINATOR_REBALANCE_PROTOCOLS
+from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages import streams_group_describe as described
 from minibroker_protocol.messages import streams_group_heartbeat as heartbeat
@@ -69,10 +72,10 @@ TAGS_SINCE: Final = 1
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC})
 
 
-def serves_streams_groups(ctx: Context) -> bool:
+def serves_streams_groups(scope: Context | WorkerScope) -> bool:
     """Whether this broker serves streams groups now."""
-    protocols = ctx.settings[GROUP_COORDINATOR_REBALANCE_PROTOCOLS]
-    return STREAMS in protocols and level(ctx.image.features, STREAMS_VERSION) >= 1
+    protocols = scope.settings[GROUP_COORDINATOR_REBALANCE_PROTOCOLS]
+    return STREAMS in protocols and level(scope.image.features, STREAMS_VERSION) >= 1
 
 
 # StreamsGroupHeartbeat (88) -----------------------------------------------------------------------
@@ -392,6 +395,50 @@ def _note_creation(
             status.status_detail = f"{status.status_detail}; {text}"
 
 
+def _beat_in_one_step(
+    scope: SingleScope, _version: int, request: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Extend the session of a member that has nothing to tell, and for which nothing changes."""
+    group_id, member_id, epoch, endpoint_epoch, instance_id, rack_id, timeout_ms, *stated = request
+    *unstated, shuts_down = stated
+    if shuts_down or any(each is not None for each in unstated):
+        return None
+    if not serves_streams_groups(scope.worker):
+        return None
+    event = StreamsHeartbeat(
+        member_id=member_id,
+        member_epoch=epoch,
+        instance_id=instance_id,
+        rack_id=rack_id,
+        rebalance_timeout_ms=timeout_ms,
+        endpoint_epoch=endpoint_epoch,
+        client_id=scope.client_id or "",
+        client_host=f"/{scope.caller.client_host}",
+    )
+    groups = scope.worker.groups
+    if not groups.only_extends_session(group_id, event):
+        return None
+    result = groups.streams_heartbeat(group_id, event)
+    return (
+        0,
+        result.error,
+        result.message,
+        result.member_id,
+        result.member_epoch,
+        result.heartbeat_interval_ms,
+        0,
+        result.task_offset_interval_ms,
+        result.acceptable_recovery_lag,
+        (),
+        None,
+        None,
+        None,
+        False,
+        result.endpoint_epoch,
+        None,
+    )
+
+
 STREAMS_GROUP_HEARTBEAT: Api[
     StreamsGroupHeartbeatRequest, Any, HeartbeatReply, StreamsGroupHeartbeatResponse
 ] = Api(
@@ -403,6 +450,7 @@ STREAMS_GROUP_HEARTBEAT: Api[
     execute_at_controller=_create_topics,
     merge=_merge_heartbeat,
     next_round=_next_heartbeat_round,
+    single=SingleForm(Shape(), _beat_in_one_step),
     left_out=("the description of the topology (KIP-1331): it is never asked for",),
 )
 

@@ -81,7 +81,6 @@ from minibroker.broker.groups.events import (
     GroupReplaced,
     HeartbeatReceived,
     HeartbeatResult,
-    HoldRebalance,
     JoinRequested,
     JoinResult,
     LeaveRequested,
@@ -136,10 +135,6 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
         self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
     ) -> None:
         super().__init__(group_id, limits, make_id, time)
-        self.held_revocations: dict[str, OwnedPartitions] = {}
-        """What members have that have revoked the rest, while a test holds that."""
-        self._released_revocations: dict[str, OwnedPartitions] = {}
-        """The same, when no test holds it any more, until the next heartbeat of the member."""
         self._described_topics: frozenset[str] | None = None
 
     # ------------------------------------------------------------------------------ state
@@ -222,7 +217,12 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
         context = self._context()
         check_size(context, event.member_id, event.instance_id)
         change = subscribe(context, event, event.member_id or self.make_id())
-        self._hold_revocation(change, event)
+        change.owned = self._hold_revocation(
+            change.before.member_id,
+            change.owned,
+            joins=event.member_epoch == JOIN_EPOCH,
+            has_revoked=has_revoked(change.before, event.owned),
+        )
         change.after = _updated(change.after, event)
         change.plan_subscription()
         bumps = change.names_changed or change.regex_resolved or change.assignor_changes
@@ -250,31 +250,6 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
             self._answer(event.waiter, result)
 
         self._persist_change(change, then)
-
-    def _hold_revocation(self, change: MemberChange, event: ConsumerHeartbeat) -> None:
-        """Leave it unseen that the member has revoked its partitions, while a test holds that."""
-        member_id = change.before.member_id
-        if event.member_epoch == JOIN_EPOCH:
-            self._forget_revocation(member_id)
-        elif member_id in self.held_revocations:
-            change.owned = None
-        elif member_id in self._released_revocations:
-            owned = self._released_revocations.pop(member_id)
-            change.owned = owned if change.owned is None else change.owned
-        elif self.holds_rebalances and has_revoked(change.before, event.owned):
-            self.held_revocations[member_id] = event.owned or ()
-            change.owned = None
-            self._decisions.append(HoldRebalance(member_id))
-
-    def _release_revocation(self, event: RebalanceReleased) -> None:
-        """Let a member go on that has revoked its partitions, with its next heartbeat."""
-        if event.member_id in self.held_revocations:
-            owned = self.held_revocations.pop(event.member_id)
-            self._released_revocations[event.member_id] = owned
-
-    def _forget_revocation(self, member_id: str) -> None:
-        self.held_revocations.pop(member_id, None)
-        self._released_revocations.pop(member_id, None)
 
     def _context(self) -> ChangeContext:
         limits = self.limits.consumer
@@ -684,9 +659,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
         before = self.data.members.get(name)
         super()._apply(record)
         after = self.data.members.get(name)
-        if before is not None and after is None:
-            self._forget_revocation(name)
-        elif before is not None and after is not None:
+        if before is not None and after is not None:
             self._time_revocation(before, after)
 
     def _time_revocation(self, before: ConsumerMember, member: ConsumerMember) -> None:
@@ -724,7 +697,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
         LeaveRequested: _classic_leave,
         TimePassed: EpochGroup.nothing,
         Persisted: EpochGroup.finish_write,
-        RebalanceReleased: _release_revocation,
+        RebalanceReleased: EpochGroup.release_revocation,
         Restored: _restored,
         Removed: EpochGroup.removed,
         RebalanceRequested: _take_action,

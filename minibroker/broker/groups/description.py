@@ -178,6 +178,8 @@ class StreamsMemberDescription(NamedTuple):
     pending_revocation: Tasks
     target: Tasks
     awaited: tuple[AwaitedTask, ...]
+    is_held: bool
+    """Whether it has given up what it must, and a test holds that."""
 
 
 class SubtopologyDescription(NamedTuple):
@@ -303,6 +305,7 @@ def _streams_member(group: StreamsGroup, member: StreamsMember) -> StreamsMember
         pending_revocation=member.pending_revocation.tasks,
         target=group.data.targets.get(member.member_id, Tasks()),
         awaited=tuple(AwaitedTask(*each) for each in group.awaited_tasks(member)),
+        is_held=member.member_id in group.held_revocations,
     )
 
 

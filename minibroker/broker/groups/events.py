@@ -223,7 +223,7 @@ class Persisted(NamedTuple):
 
 
 class RebalanceReleased(NamedTuple):
-    """A rebalance that was held may complete, or that of a member of a consumer group."""
+    """A rebalance that was held may complete, or one member of a group that follows its target."""
 
     member_id: str = ""
 
@@ -464,8 +464,8 @@ class LogLine(NamedTuple):
 
 
 class HoldRebalance(NamedTuple):
-    """A rebalance has started that is held, or a member of a consumer group has revoked its
-    partitions: pass ``RebalanceReleased`` when it may go on.
+    """A rebalance has started that is held, or a member of a consumer or streams group has revoked
+    what it must: pass ``RebalanceReleased`` when it may go on.
     """
 
     member_id: str = ""

@@ -32,12 +32,14 @@ from minibroker.broker.groups.events import (
     Event,
     GroupAnswer,
     GroupRecord,
+    HoldRebalance,
     JoinRequested,
     LogLine,
     MemberExpired,
     Moment,
     Persist,
     Persisted,
+    RebalanceReleased,
     Removed,
     Result,
     ShareHeartbeat,
@@ -567,6 +569,7 @@ class EpochData(Protocol):
 
 
 D = TypeVar("D", bound=EpochData)
+T = TypeVar("T")
 
 
 class EpochGroup(WrittenGroup, Generic[D]):
@@ -588,6 +591,10 @@ class EpochGroup(WrittenGroup, Generic[D]):
         self.data: D = self.data_type(group_id)
         self.unwritten: tuple[GroupRecord, ...] = ()
         """Records to write before the first others, because they made this group."""
+        self.held_revocations: dict[str, Any] = {}
+        """What members have that have revoked the rest, while a test holds that."""
+        self._released_revocations: dict[str, Any] = {}
+        """The same, when no test holds it any more, until the next heartbeat of the member."""
         self.state = self.data.current_state()
         self._overrides: Mapping[str, str] = EMPTY
         self._times = self.default_times
@@ -639,6 +646,13 @@ class EpochGroup(WrittenGroup, Generic[D]):
 
     def validate_delete(self) -> ErrorCode:
         return ErrorCode.NON_EMPTY_GROUP if self.data.members else ErrorCode.NONE
+
+    @abstractmethod
+    def only_extends_session(self, event: Any, /) -> bool:
+        """Whether a heartbeat extends the session of its member and has no other effect.
+
+        The response then has neither an error nor an assignment.
+        """
 
     @abstractmethod
     def _remove_members(self, members: Sequence[Any], reason: str, then: AfterWrite) -> None:
@@ -707,10 +721,42 @@ class EpochGroup(WrittenGroup, Generic[D]):
         self.data.apply(record)
         if record.name is not None and record.name not in self.data.members:
             self._forget_deadlines(record.name)
+            self._forget_revocation(record.name)
 
     def _note_failure(self, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
             self._log(f"could not be written: {error.name}")
+
+    def _hold_revocation(
+        self, member_id: str, owned: T | None, *, joins: bool, has_revoked: bool
+    ) -> T | None:
+        """What a member has according to its heartbeat.
+
+        It is None, so that nothing follows from it, while a test holds that the member has revoked
+        the rest.
+        """
+        if joins:
+            self._forget_revocation(member_id)
+        elif member_id in self.held_revocations:
+            return None
+        elif member_id in self._released_revocations:
+            released: T = self._released_revocations.pop(member_id)
+            return released if owned is None else owned
+        elif self.holds_rebalances and has_revoked:
+            self.held_revocations[member_id] = owned
+            self._decisions.append(HoldRebalance(member_id))
+            return None
+        return owned
+
+    def release_revocation(self, event: RebalanceReleased) -> None:
+        """Let a member go on that has revoked what it must, with its next heartbeat."""
+        if event.member_id in self.held_revocations:
+            owned = self.held_revocations.pop(event.member_id)
+            self._released_revocations[event.member_id] = owned
+
+    def _forget_revocation(self, member_id: str) -> None:
+        self.held_revocations.pop(member_id, None)
+        self._released_revocations.pop(member_id, None)
 
     def _set_deadline(self, kind: Deadline, member_id: str, after_ms: int) -> None:
         deadline = self.time.now + after_ms / 1000

@@ -15,8 +15,8 @@ REBALANCE: Final = "group.preparing_rebalance"
 """A rebalance has started, and does not complete."""
 
 REVOKED: Final = "group.revoked"
-"""A member of a consumer group has reported that it has revoked its partitions, which is not taken
-into account."""
+"""A member of a consumer or streams group has reported that it has revoked what it must, which is
+not taken into account."""
 
 PREPARED: Final = "transaction.prepared"
 """The decision about a transaction is stored, and no marker is sent."""

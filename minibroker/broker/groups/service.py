@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -73,6 +73,7 @@ from minibroker.broker.groups.events import (
 )
 from minibroker.broker.groups.group import (
     LOG_LINE_CHARACTERS_MAX,
+    EpochGroup,
     Group,
     GroupLimits,
 )
@@ -92,6 +93,12 @@ from minibroker_protocol.errors import ErrorCode
 _logger = logging.getLogger(__name__)
 
 _NO_METADATA = Image()
+
+_TYPES_OF_HEARTBEATS: Final[Mapping[type[Event], type[EpochGroup[Any]]]] = {
+    ConsumerHeartbeat: ConsumerGroup,
+    ShareHeartbeat: ShareGroup,
+    StreamsHeartbeat: StreamsGroup,
+}
 
 ResultT = TypeVar("ResultT", bound=Result)
 HeartbeatT = TypeVar("HeartbeatT", ConsumerHeartbeatResult, StreamsHeartbeatResult)
@@ -321,15 +328,14 @@ class GroupService:
         return self._request_immediate(group, event, ShareHeartbeatResult)
 
     def only_extends_session(
-        self, group_id: str, event: ConsumerHeartbeat | ShareHeartbeat
+        self, group_id: str, event: ConsumerHeartbeat | ShareHeartbeat | StreamsHeartbeat
     ) -> bool:
         """Whether a heartbeat extends a session here, without an assignment in the response."""
-        expected = ConsumerGroup if isinstance(event, ConsumerHeartbeat) else ShareGroup
-        group: Any = self._manager.find(group_id, expected)
+        group = self._manager.find(group_id, _TYPES_OF_HEARTBEATS[type(event)])
         if group is None:
             return False
         group.image = self._image()
-        return bool(group.only_extends_session(event))
+        return group.only_extends_session(event)
 
     def share_group(self, group_id: str, *, creates: bool = False) -> ShareGroup | ErrorCode:
         """A share group, to be read, or the error; an administrator may create it."""

@@ -67,6 +67,10 @@ class TopologyCheck(NamedTuple):
     configured: ConfiguredTopology
     metadata_hash: int
 
+    def is_of(self, topology: StreamsTopology | None, image: Image) -> bool:
+        """Whether neither the topology nor a topic has changed since then."""
+        return self.topology is topology and self.topics is image.topics
+
 
 class StreamsContext(NamedTuple):
     """What a change of a group depends on, besides the request."""
@@ -201,6 +205,8 @@ class StreamsChange:
         self.replaced: str | None = None
         """The former id of a static member that returns with another one."""
         self.before = self.after = self._find_member()
+        self.owned = event.owned
+        """The tasks that the member has; None if it has not reported them."""
         self.group_epoch = self.data.group_epoch
         self.target_epoch = self.data.assignment_epoch
         self.target = Tasks()
@@ -264,7 +270,7 @@ class StreamsChange:
     def update_member(self) -> None:
         """Note what the heartbeat states of the member."""
         before, event = self.before, self.event
-        self.after = after = _updated(before, event)
+        self.after = after = updated(before, event)
         if after == before:
             return
         self.records.append(after.metadata_record(self.data.group_id))
@@ -297,7 +303,7 @@ class StreamsChange:
     def check_topics(self, last: TopologyCheck | None) -> None:
         """Compare the topology with the topics that exist. Raises RequestRejected."""
         topology, topics = self.topology, self.image.topics
-        if last is not None and last.topics is topics and last.topology is topology:
+        if last is not None and last.is_of(topology, self.image):
             self.checked = last
         else:
             counts = {
@@ -380,7 +386,7 @@ class StreamsChange:
                 target_epoch=self.target_epoch,
                 target=self.target,
                 processes=self.data.processes,
-                owned=self.event.owned,
+                owned=self.owned,
             ).apply(self.after)
         except Rejoin:
             raise RequestRejected(
@@ -454,7 +460,7 @@ def _check_offsets(offsets: tuple[TaskOffset, ...]) -> None:
             )
 
 
-def _updated(member: StreamsMember, event: StreamsHeartbeat) -> StreamsMember:
+def updated(member: StreamsMember, event: StreamsHeartbeat) -> StreamsMember:
     """The member with what its heartbeat states; one that joins without an endpoint has none."""
     topology = event.topology
     stated: dict[str, Any] = {

@@ -62,12 +62,14 @@ from minibroker.broker.groups.group import (
     WrittenGroup,
     streams_config_of,
 )
+from minibroker.broker.groups.hooks import REVOKED
 from minibroker.broker.groups.streams_change import (
     MISSING_CLIENT_TAGS,
     SHUTDOWN_APPLICATION,
     StreamsChange,
     StreamsContext,
     TopologyCheck,
+    updated,
 )
 from minibroker.broker.groups.streams_member import (
     NO_OFFSETS,
@@ -75,6 +77,7 @@ from minibroker.broker.groups.streams_member import (
     ReportedOffsets,
     StreamsMember,
     StreamsMemberState,
+    has_revoked,
 )
 from minibroker.broker.groups.streams_records import STREAMS, StreamsGroupRecord
 from minibroker.broker.groups.streams_state import StreamsGroupData, StreamsGroupState
@@ -87,6 +90,7 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
     """A streams group."""
 
     type = STREAMS
+    hold_point = REVOKED
     data_type = StreamsGroupData
     declared_times = STREAMS_TIMES
     dead_state = StreamsGroupState.DEAD
@@ -171,12 +175,39 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
             result = StreamsHeartbeatResult(rejected.error, rejected.text or None)
             self._answer(event.waiter, result)
 
+    def only_extends_session(self, event: StreamsHeartbeat, /) -> bool:
+        """Whether a heartbeat extends the session of its member and has no other effect."""
+        data, checked = self.data, self.checked
+        member = data.members.get(event.member_id)
+        config = self.config
+        return (
+            member is not None
+            and event.member_epoch == member.member_epoch > JOIN_EPOCH
+            and member.is_reconciled_to(data.group_epoch)
+            and data.assignment_epoch == data.group_epoch
+            and checked is not None
+            and checked.is_of(data.topology, self.image)
+            and checked.configured.problem is None
+            and (event.owned, event.task_offsets, event.task_end_offsets) == (None, None, None)
+            and event.endpoint_epoch == self._endpoint_epoch
+            and not (event.shuts_down or self._shutdown_member)
+            and not config.rack_aware_tags
+            and config.assignment_configs == data.assignment_configs
+            and updated(member, event) is member
+        )
+
     def _heartbeat(self, event: StreamsHeartbeat) -> None:
         context = self._context()
         change = StreamsChange(context, event)
         change.update_member()
         change.update_topology()
         change.check_topics(self.checked)
+        change.owned = self._hold_revocation(
+            change.before.member_id,
+            change.owned,
+            joins=event.member_epoch == JOIN_EPOCH,
+            has_revoked=has_revoked(change.before, event.owned),
+        )
         change.plan_group_epoch()
         is_first = not self.data.members
         delay_ms = context.config.initial_rebalance_delay_ms if is_first else 0
@@ -414,7 +445,7 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
         CommitRequested: _commit,
         TimePassed: EpochGroup.nothing,
         Persisted: EpochGroup.finish_write,
-        RebalanceReleased: EpochGroup.nothing,
+        RebalanceReleased: EpochGroup.release_revocation,
         Restored: _restored,
         Removed: EpochGroup.removed,
         RebalanceRequested: _take_action,

@@ -214,6 +214,19 @@ def _loaded_active(stored: Iterable[StreamsCurrentTasks]) -> dict[Task, int]:
     return found
 
 
+def has_revoked(member: StreamsMember, owned: Tasks | None) -> bool:
+    """Whether a member reports that it no longer has what it must give up."""
+    is_asked = member.state is StreamsMemberState.UNREVOKED_TASKS
+    return is_asked and not _has_any(owned, member.pending_revocation)
+
+
+def _has_any(owned: Tasks | None, tasks: HeldTasks) -> bool:
+    """Whether a member that reports these may still have one of the tasks."""
+    if owned is None:
+        return True
+    return any(not reported.isdisjoint(given) for reported, given in zip(owned, tasks, strict=True))
+
+
 # Reconciliation -----------------------------------------------------------------------------------
 
 
@@ -244,19 +257,10 @@ class TaskReconciliation:
                 raise Rejoin
             return self._next(member, self.target_epoch)
         if state is StreamsMemberState.UNREVOKED_TASKS:
-            if self._has_any(member.pending_revocation):
+            if not has_revoked(member, self.owned):
                 return member
             return self._next(member, epoch + 1)
         return self._next(member, epoch)
-
-    def _has_any(self, tasks: HeldTasks) -> bool:
-        """Whether the member may still have one of the tasks."""
-        if self.owned is None:
-            return True
-        return any(
-            not reported.isdisjoint(given)
-            for reported, given in zip(self.owned, tasks, strict=True)
-        )
 
     def _next(self, member: StreamsMember, epoch: int) -> StreamsMember:
         """Give up what is not in the target; if nothing is left to give up, enter its epoch."""
@@ -286,7 +290,7 @@ class TaskReconciliation:
             had.standby - target.standby - moved.warmup - target.active,
             had.warmup - target.warmup - moved.standby - target.active,
         )
-        revokes = bool(lost) and self._has_any(lost)
+        revokes = bool(lost) and _has_any(self.owned, lost)
         # A copy that becomes active is kept until the active task is given.
         promoted = frozenset() if revokes else given.active
         kept = kept._replace(

@@ -208,7 +208,7 @@ class StreamsGroupData:
                     del self._active[task]
             for tasks, processes in ((held.standby, self._standby), (held.warmup, self._warmup)):
                 for task in tasks:
-                    processes.get(task, set()).discard(process)
+                    _discard(processes, task, process)
 
     def tombstones(self) -> list[StreamsGroupRecord]:
         """Records that delete the group."""
@@ -269,6 +269,14 @@ class StreamsGroupData:
         """The record of the topology."""
         value = stored_topology(topology)
         return StreamsGroupRecord(StreamsRecordKind.TOPOLOGY, self.group_id, value=value)
+
+
+def _discard(processes: dict[Task, set[str]], task: Task, process: str) -> None:
+    """Remove a process from those that have a task."""
+    of_task = processes.get(task, set())
+    of_task.discard(process)
+    if not of_task:
+        processes.pop(task, None)
 
 
 def _listed(tasks: Iterable[Task]) -> list[StreamsTargetTasks]:

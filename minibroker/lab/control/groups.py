@@ -547,7 +547,9 @@ def _awaited_member_steps(
         for tasks in member.pending_revocation
         for subtopology, at in sorted(tasks)
     )
-    if revoked:
+    if revoked and member.is_held:
+        yield f"{member.member_id} has given up {revoked}, which a fault rule holds"
+    elif revoked:
         yield f"{member.member_id} has yet to give up {revoked}"
     elif member.member_epoch != group.assignment_epoch:
         yield f"{member.member_id} has sent no heartbeat in epoch {group.assignment_epoch} yet"

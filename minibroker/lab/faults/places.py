@@ -92,9 +92,9 @@ POINTS: Final[dict[FaultPoint, HoldPoint]] = {
         ("group",),
     ),
     "group.revoked": HoldPoint(
-        "A member of a consumer group (KIP-848) has reported that it has revoked partitions. While "
-        "it is held, the member stays in its epoch and no other gets them; its rebalance timeout "
-        "runs on.",
+        "A member of a consumer group (KIP-848) has reported that it has revoked partitions, or a "
+        "member of a streams group that it has given up tasks. While it is held, the member stays "
+        "in its epoch and no other gets them; its rebalance timeout runs on.",
         ("group",),
     ),
     "transaction.prepared": HoldPoint(

@@ -14,6 +14,7 @@ from typing import Final
 
 from minibroker.lab.verdicts.exchanges import ObservedExchange
 from minibroker.lab.verdicts.membership_events import (
+    MEMBER_HEARTBEATS,
     MembershipEvent,
     MembershipStep,
     Partitions,
@@ -39,7 +40,7 @@ JoinRequests = Mapping[tuple[str, str | None], Sequence[int]]
 
 def _join_requests(traffic: ClientTraffic) -> JoinRequests:
     found: defaultdict[tuple[str, str | None], list[int]] = defaultdict(list)
-    for exchange in traffic.of_api(ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT):
+    for exchange in traffic.of_api(ApiKey.JOIN_GROUP, *MEMBER_HEARTBEATS):
         if exchange.request is not None and _joins(exchange):
             name = (exchange.request["group_id"], exchange.sent.connection)
             found[name].append(exchange.sent.sequence)
@@ -47,7 +48,7 @@ def _join_requests(traffic: ClientTraffic) -> JoinRequests:
 
 
 def _joins(exchange: ObservedExchange) -> bool:
-    """Whether a request joins a classic group, or a consumer group with member epoch 0."""
+    """Whether a request joins a classic group, or another one with member epoch 0."""
     assert exchange.request is not None
     return exchange.key is ApiKey.JOIN_GROUP or exchange.request.get("member_epoch") == 0
 
@@ -108,7 +109,7 @@ class _Ownership:
         self._assigned, self._last_assignment = event.partitions, event
         known = self._ever is not None and event.partitions is not None
         self._ever = self._ever | event.partitions if known else None  # type: ignore[operator]
-        is_kept = event.exchange.key is ApiKey.CONSUMER_GROUP_HEARTBEAT
+        is_kept = event.exchange.key in MEMBER_HEARTBEATS
         if not is_kept and COOPERATIVE not in self._protocol:
             return self._replace(event, event.partitions)
         if self.partitions is not None and event.partitions is not None:
@@ -192,7 +193,7 @@ class _Ownership:
 def _knows_start(events: Sequence[MembershipEvent]) -> bool:
     """Whether the journal has the requests with which the member joined."""
     exchange = events[0].exchange
-    if exchange.key is ApiKey.CONSUMER_GROUP_HEARTBEAT:
+    if exchange.key in MEMBER_HEARTBEATS:
         return exchange.request is not None and exchange.request["member_epoch"] == 0
     return exchange.key is ApiKey.JOIN_GROUP
 

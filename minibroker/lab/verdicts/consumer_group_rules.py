@@ -13,7 +13,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.lab.verdicts.commit_rules import IN_FLIGHT_MS
 from minibroker.lab.verdicts.exchanges import Body, ObservedExchange
-from minibroker.lab.verdicts.membership_events import MemberId, topic_names
+from minibroker.lab.verdicts.membership_events import (
+    MEMBER_HEARTBEATS,
+    MemberId,
+    topic_names,
+)
 from minibroker.lab.verdicts.situations import BehaviorRule, Severity, Situation, duration
 from minibroker.lab.verdicts.traffic import ClientTraffic
 from minibroker_protocol.errors import ErrorCode
@@ -27,9 +31,9 @@ _Partitions: TypeAlias = frozenset[tuple[str, int]]
 """Partitions by topic id."""
 
 
-def _heartbeats(traffic: ClientTraffic) -> Mapping[MemberId, list[ObservedExchange]]:
+def _heartbeats(traffic: ClientTraffic, *keys: ApiKey) -> Mapping[MemberId, list[ObservedExchange]]:
     found: defaultdict[MemberId, list[ObservedExchange]] = defaultdict(list)
-    for exchange in traffic.of_api(ApiKey.CONSUMER_GROUP_HEARTBEAT):
+    for exchange in traffic.of_api(*keys):
         request = exchange.request
         if request is not None and request["member_id"]:
             found[MemberId(request["group_id"], request["member_id"])].append(exchange)
@@ -49,7 +53,7 @@ def _partitions(topics: Sequence[Body]) -> _Partitions:
 
 
 def _observe_rejoins(traffic: ClientTraffic) -> Iterator[Situation]:
-    for member, heartbeats in _heartbeats(traffic).items():
+    for member, heartbeats in _heartbeats(traffic, *MEMBER_HEARTBEATS).items():
         fence: ObservedExchange | None = None
         for heartbeat in heartbeats:
             epoch = _body(heartbeat)["member_epoch"]
@@ -79,8 +83,11 @@ def _fault_of_rejoin(member: MemberId, fence: ObservedExchange, heartbeat: Obser
     since += ErrorCode.describe(fence.response["error_code"])
     if body["member_epoch"] != JOIN_EPOCH:
         return f"sent a heartbeat as {member} in epoch {body['member_epoch']}, {since}"
-    kept = len(_partitions(body["topic_partitions"] or ()))
-    return f"joined as {member} with {kept} partitions that it had, {since}" if kept else ""
+    if heartbeat.key is ApiKey.STREAMS_GROUP_HEARTBEAT:
+        kept, what = sum(len(task["partitions"]) for task in body["active_tasks"] or ()), "tasks"
+    else:
+        kept, what = len(_partitions(body["topic_partitions"] or ())), "partitions"
+    return f"joined as {member} with {kept} {what} that it had, {since}" if kept else ""
 
 
 # Reporting an assignment --------------------------------------------------------------------------
@@ -172,7 +179,7 @@ class _Reports:
 
 
 def _observe_reports(traffic: ClientTraffic) -> Iterator[Situation]:
-    for member, heartbeats in _heartbeats(traffic).items():
+    for member, heartbeats in _heartbeats(traffic, ApiKey.CONSUMER_GROUP_HEARTBEAT).items():
         reports = _Reports(traffic, member)
         steps = [(each.sent.sequence, True, each) for each in heartbeats]
         steps += [(each.answer.sequence, False, each) for each in heartbeats if each.answer]
@@ -190,7 +197,7 @@ RULES: Final = (
         "with epoch 0, or leaves.",
         "KIP-848",
         Severity.ERROR,
-        "a member of a consumer group (KIP-848) that was fenced",
+        "a member of a consumer group (KIP-848) or streams group (KIP-1071) that was fenced",
         _observe_rejoins,
         "Report partitions as lost, not revoked, forget the member epoch, and send a heartbeat "
         "with epoch 0 and the same member id.",

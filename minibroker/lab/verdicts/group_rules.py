@@ -12,6 +12,7 @@ from typing import Final
 
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.lab.verdicts.membership_events import (
+    MEMBER_HEARTBEATS,
     MembershipEvent,
     MembershipStep,
     events_by_member,
@@ -75,7 +76,7 @@ def _is_closed(traffic: ClientTraffic, event: MembershipEvent) -> bool:
     return any(each.name == name and each.closed is not None for each in traffic.connections)
 
 
-_HEARTBEATS: Final = frozenset({ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT})
+_HEARTBEATS: Final = frozenset({ApiKey.HEARTBEAT, *MEMBER_HEARTBEATS})
 
 
 def _alive_ms(event: MembershipEvent) -> float:
@@ -87,7 +88,7 @@ def _limit_ms(event: MembershipEvent) -> float:
     """How long a member may be silent after an event; 0 if the event does not change it."""
     if event.step is not MembershipStep.JOINED:
         return 0.0
-    if event.exchange.key is ApiKey.CONSUMER_GROUP_HEARTBEAT:
+    if event.exchange.key in MEMBER_HEARTBEATS:
         return max(event.interval_ms * LATE_FACTOR, event.interval_ms + LATE_MS_MIN)
     return event.interval_ms
 

@@ -30,7 +30,7 @@ LOST_MEMBERSHIP: Final = frozenset(
 """Errors that say to a member that its partitions may belong to others."""
 
 LEAVES_AT_EPOCH: Final = frozenset({-1, -2})
-"""Member epochs of a last ConsumerGroupHeartbeat; a static member may return after -2."""
+"""Member epochs of a last heartbeat with an epoch; a static member may return after -2."""
 
 Partitions = frozenset[str]
 
@@ -99,13 +99,16 @@ _CLASSIC: Final = (
     ApiKey.OFFSET_COMMIT,
 )
 
+MEMBER_HEARTBEATS: Final = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_HEARTBEAT)
+"""Heartbeats of members that have an epoch and partitions of their own."""
+
 
 def membership_events(traffic: ClientTraffic) -> list[MembershipEvent]:
     """Return the events of all members, in the order of sequence numbers."""
     names = topic_names(traffic)
     events = [
         event
-        for exchange in traffic.of_api(*_CLASSIC, ApiKey.CONSUMER_GROUP_HEARTBEAT)
+        for exchange in traffic.of_api(*_CLASSIC, *MEMBER_HEARTBEATS)
         if exchange.request is not None
         for event in _events(exchange, exchange.request, names)
     ]
@@ -133,7 +136,7 @@ def topic_names(traffic: ClientTraffic) -> Mapping[str, str]:
 def _events(
     exchange: ObservedExchange, request: Body, names: Mapping[str, str]
 ) -> Iterator[MembershipEvent]:
-    if exchange.key is ApiKey.CONSUMER_GROUP_HEARTBEAT:
+    if exchange.key in MEMBER_HEARTBEATS:
         yield from _heartbeat_events(exchange, request, names)
     elif exchange.key is ApiKey.LEAVE_GROUP:
         leaving = request.get("members") or [{"member_id": request.get("member_id", "")}]
@@ -252,14 +255,16 @@ def _heartbeat_events(
         poll_ms=max(request["rebalance_timeout_ms"], 0),
         is_static=is_static,
     )
-    assignment = response["assignment"]
-    if assignment is not None:
+    assignment = response.get("assignment")
+    if assignment is not None or response.get("active_tasks") is not None:
         yield _returned(
             exchange,
             member,
             MembershipStep.ASSIGNED,
             generation=response["member_epoch"],
-            partitions=_by_id(assignment["topic_partitions"], names),
+            partitions=None  # Which partitions a task has follows from the topology.
+            if assignment is None
+            else _by_id(assignment["topic_partitions"], names),
         )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from minibroker.broker.groups.description import describe_streams_group
 from minibroker.broker.groups.events import (
     ActionTaken,
     AssignmentPlanned,
@@ -14,10 +17,12 @@ from minibroker.broker.groups.events import (
     JoinRequested,
     MemberExpired,
     MemberFenced,
+    RebalanceReleased,
     RebalanceRequested,
     Removed,
     Restored,
     ShareHeartbeat,
+    StreamsHeartbeat,
     TaskOffset,
     Tasks,
     UserEndpoint,
@@ -383,3 +388,59 @@ def test_test_sets_the_tasks_of_members(play: StreamsPlay) -> None:
     assert play.act(AssignmentPlanned(wrong)).error is ErrorCode.INVALID_REQUEST
     unknown = {"x": encode_assignment({"0": (0,)}, 1)}
     assert play.act(AssignmentPlanned(unknown)).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_given_up_tasks_are_held_until_they_are_released(play: StreamsPlay) -> None:
+    play.beat("a")
+    play.beat("b")
+    kept = play.beat("a", 2).tasks
+    play.group.holds_rebalances = True
+    assert play.beat("a", 2, owned=kept).member_epoch == 2
+    assert play.held == ["a"]
+    play.group.holds_rebalances = False
+    assert play.beat("a", 2, owned=kept).member_epoch == 2
+    assert play.beat("b", 3).tasks is None
+    shown = {each.member_id: each.is_held for each in describe_streams_group(play.group).members}
+    assert shown == {"a": True, "b": False}
+    play.handle(RebalanceReleased("a"))
+    assert play.beat("a", 2).member_epoch == 3
+    assert play.beat("b", 3).tasks is not None
+    assert play.group.state_name == "Stable"
+
+
+def test_member_that_rejoins_is_no_longer_held(play: StreamsPlay) -> None:
+    play.beat("a")
+    play.beat("b")
+    kept = play.beat("a", 2).tasks
+    play.group.holds_rebalances = True
+    play.beat("a", 2, owned=kept)
+    play.beat("a", owned=None)
+    assert play.group.held_revocations == {}
+
+
+def test_heartbeat_without_news_only_extends_the_session(play: StreamsPlay) -> None:
+    def extends(epoch: int, **fields: Any) -> bool:
+        return play.group.only_extends_session(StreamsHeartbeat("a", epoch, **fields))
+
+    known: dict[str, Any] = {"endpoint_epoch": 0}
+    assert not extends(0, **known)
+    play.beat("a")
+    play.beat("a", 2)  # Only now the topology is the stored one.
+    assert extends(2, **known)
+    assert play.beat("a", 2, **known).tasks is None
+    for fields in (
+        {"endpoint_epoch": 1},
+        {"owned": NONE_OWNED},
+        {"task_offsets": ()},
+        {"rack_id": "r"},
+        {"shuts_down": True},
+    ):
+        assert not extends(2, **{**known, **fields})
+    assert not extends(1, **known)
+    play.create("u", 1)
+    play.group.image = play.image
+    assert not extends(2, **known)
+    play.beat("a", 2)
+    assert extends(2, **known)
+    play.beat("b")
+    assert not extends(2, **known)

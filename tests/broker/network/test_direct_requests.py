@@ -53,6 +53,12 @@ from minibroker_protocol.messages.produce import (
     TopicProduceData,
 )
 from minibroker_protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from minibroker_protocol.messages.streams_group_heartbeat import (
+    Endpoint,
+    StreamsGroupHeartbeatRequest,
+    Subtopology,
+    Topology,
+)
 from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message
@@ -292,6 +298,53 @@ async def test_heartbeats_with_member_epochs_get_the_bytes_of_the_general_way(
 
     await assert_single_step_changes_nothing(tmp_path, autojump_clock, play)
     assert len(direct) >= 6
+
+
+def streams_heartbeats() -> list[Message]:
+    """Heartbeats of a member of a streams group, whose first target waits for three seconds."""
+    beat = partial(StreamsGroupHeartbeatRequest, group_id="r", member_id="m", member_epoch=2)
+    source = Subtopology(subtopology_id="0", source_topics=["t"])
+    return [
+        beat(
+            member_epoch=0,
+            rebalance_timeout_ms=30_000,
+            process_id="p",
+            topology=Topology(epoch=0, subtopologies=[source]),
+        ),
+        *[beat(member_epoch=1) for _ in range(5)],
+        *[beat() for _ in range(4)],
+        *[beat(member_epoch=epoch) for epoch in (1, 9)],
+        *[beat(group_id=name) for name in ("", "x", "c")],
+        *[beat(member_id=name) for name in ("", "x")],
+        beat(rack_id="r"),
+        beat(member_epoch=3, instance_id=""),
+        beat(member_epoch=3, endpoint_information_epoch=4),
+        beat(member_epoch=3, active_tasks=[], standby_tasks=[], warmup_tasks=[]),
+        beat(member_epoch=3, task_offsets=[]),
+        beat(member_epoch=3, user_endpoint=Endpoint(host="h", port=1)),
+        *[beat(member_epoch=4) for _ in range(3)],
+        beat(member_epoch=4, shutdown_application=True),
+        beat(member_epoch=4),
+        beat(member_epoch=-1),
+        beat(member_epoch=4),
+    ]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_streams_heartbeats_get_the_bytes_of_the_general_way(
+    tmp_path: Path, autojump_clock: MockClock, direct: list[int], version: int
+) -> None:
+    async def play(client: SimulatedClient) -> list[bytes]:
+        await topic_id(client)
+        answers = []
+        for request in streams_heartbeats():
+            await client.ask(request, version)
+            answers.append(client.received)
+            await trio.sleep(1)
+        return answers
+
+    await assert_single_step_changes_nothing(tmp_path, autojump_clock, play)
+    assert len(direct) >= 4
 
 
 FETCH_VERSIONS = range(4, 19)

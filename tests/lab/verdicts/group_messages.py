@@ -33,6 +33,11 @@ from minibroker_protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from minibroker_protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    TaskIds,
+)
 from minibroker_protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from minibroker_protocol.types import Uuid
 from tests.lab.verdicts.written import WrittenJournal
@@ -171,6 +176,38 @@ def beat_848(
             member_epoch=max(epoch, 1),
             heartbeat_interval_ms=INTERVAL_MS,
             assignment=given,
+            error_code=error_code,
+        ),
+    )
+
+
+def beat_1071(
+    journal: WrittenJournal,
+    connection: str,
+    *,
+    epoch: int = 1,
+    owned: list[int] | None = None,
+    assigned: list[int] | None = None,
+    error_code: int = 0,
+) -> None:
+    """Send a heartbeat of a member of a streams group; its tasks are those of one subtopology."""
+
+    def tasks(partitions: list[int] | None) -> list[TaskIds] | None:
+        if partitions is None:
+            return None
+        return [TaskIds(subtopology_id="0", partitions=partitions)]
+
+    journal.ask(
+        connection,
+        StreamsGroupHeartbeatRequest(
+            group_id=GROUP, member_id=MEMBER, member_epoch=epoch, active_tasks=tasks(owned)
+        ),
+        1,
+        StreamsGroupHeartbeatResponse(
+            member_id=MEMBER,
+            member_epoch=max(epoch, 1),
+            heartbeat_interval_ms=INTERVAL_MS,
+            active_tasks=tasks(assigned),
             error_code=error_code,
         ),
     )

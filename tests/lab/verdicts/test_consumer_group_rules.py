@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.lab.verdicts.judging import RuleOutcome
 from minibroker_protocol.errors import ErrorCode
-from tests.lab.verdicts.group_messages import beat_848, get_metadata
+from tests.lab.verdicts.group_messages import beat_848, beat_1071, get_metadata
 from tests.lab.verdicts.written import WrittenJournal
 
 REJOINS, REPORTS = "rejoins-after-fence", "reports-assignment"
@@ -91,6 +91,20 @@ def test_error_to_a_join_is_no_fence(journal: WrittenJournal) -> None:
     beat_848(journal, "1", epoch=0, owned=[], error_code=ErrorCode.UNKNOWN_MEMBER_ID)
     beat_848(journal, "1", epoch=1)
     assert journal.verdict(REJOINS).outcome is RuleOutcome.NOT_OBSERVED
+
+
+def test_fenced_member_of_a_streams_group_gives_up_its_tasks(journal: WrittenJournal) -> None:
+    beat_1071(journal, "1", epoch=0, owned=[], assigned=[0, 1])
+    beat_1071(journal, "1", error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+    beat_1071(journal, "1", epoch=0, owned=[])
+    assert journal.findings(REJOINS) == []
+    assert journal.verdict(REJOINS).situations == 1
+    beat_1071(journal, "1", error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+    beat_1071(journal, "1", epoch=0, owned=[0, 1])
+    [text] = journal.findings(REJOINS)
+    assert text == (
+        "joined as member m of group g with 2 tasks that it had, 0 ms after FENCED_MEMBER_EPOCH"
+    )
 
 
 # Reporting an assignment --------------------------------------------------------------------------

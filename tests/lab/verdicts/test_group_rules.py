@@ -10,6 +10,7 @@ from tests.lab.verdicts.group_messages import (
     SESSION_MS,
     beat,
     beat_848,
+    beat_1071,
     commit,
     join,
     leave,
@@ -41,6 +42,17 @@ def test_heartbeat_after_the_session_timeout_is_found(journal: WrittenJournal) -
     beat(journal, "1")
     [text] = journal.findings("heartbeats")
     assert "sent nothing to the coordinator for 7000 ms" in text
+
+
+@pytest.mark.parametrize("quiet_intervals", [1, 5])
+def test_heartbeats_of_streams_members_are_due_at_their_interval(
+    journal: WrittenJournal, quiet_intervals: int
+) -> None:
+    beat_1071(journal, "1", epoch=0, owned=[], assigned=[0])
+    for _ in range(2):
+        journal.now += INTERVAL_MS * quiet_intervals
+        beat_1071(journal, "1")
+    assert len(journal.findings("heartbeats")) == (2 if quiet_intervals > 2 else 0)
 
 
 def test_member_that_falls_silent_while_it_fetches_is_found(journal: WrittenJournal) -> None:
