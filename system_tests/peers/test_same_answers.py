@@ -41,6 +41,7 @@ from system_tests.peers import (
     versions,
 )
 from system_tests.peers.conversation import Conversation, differences, prepare, run_conversation
+from system_tests.peers.stored_streams_groups import stored_groups
 from system_tests.peers.streams_tool import use_tool
 from system_tests.peers.versions import versions_of
 
@@ -211,6 +212,15 @@ def test_java_reads_all_accepted_batches_of_both(
         finally:
             java.close()
         assert [record.value for record in records] == expected, broker.kind
+
+
+def test_both_store_streams_groups_in_the_same_records(
+    compare: Callable[[Conversation], Comparison], brokers: tuple[RunningBroker, ...]
+) -> None:
+    for conversation in streams_groups.CONVERSATIONS:
+        compare(conversation)
+    kafka, own = map(stored_groups, brokers)
+    assert own == kafka
 
 
 def test_kafka_streams_groups_prints_the_same(brokers: tuple[RunningBroker, ...]) -> None:
