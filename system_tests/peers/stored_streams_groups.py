@@ -17,6 +17,9 @@ from minibroker.broker.metadata.image import OFFSETS_TOPIC
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import PATIENCE_S
 
+UNCERTAIN: Final = -2
+"""The epoch of a description while Kafka's plug-in is about to store it."""
+
 KINDS: Final = frozenset(kind.value for kind in StreamsRecordKind)
 
 
@@ -30,6 +33,8 @@ def stored_groups(broker: RunningBroker) -> dict[str, list[str]]:
         record = RECORD_DECODERS[kind](key, value)
         stored = getattr(record, "value", None)
         if isinstance(stored, StreamsGroupMetadata):
+            if stored.stored_description_topology_epoch == UNCERTAIN:
+                continue
             stored.metadata_hash = bool(stored.metadata_hash)
         elif isinstance(stored, StreamsTargetMetadata):
             stored.assignment_timestamp = bool(stored.assignment_timestamp)

@@ -18,6 +18,7 @@ from minibroker_protocol.registry import ApiKey
 from system_tests.clients.adapters.java import JavaClient
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
+from system_tests.harness.jars import java_driver
 from system_tests.harness.kafka_tools import KafkaTools
 from system_tests.peers import (
     acls_and_users,
@@ -56,13 +57,13 @@ SETTINGS: Final = {
     "log.initial.task.delay.ms": "3600000",
     "log.retention.check.interval.ms": "3600000",
     **streams_groups.SETTINGS,
+    **streams_groups.WITH_DESCRIPTIONS,
 }
 
 REQUESTS_MIN: Final = 3500
 
 ADVERTISED_BY_ONE: Final = {
     range(80, 82): "the metadata log has no raft voters to add or remove",
-    range(93, 94): "the description of a topology of a streams group is not stored",
     range(94, 95): "there is no other controller that could be unregistered",
 }
 """APIs that only one of the brokers lists, or in other versions, by API key."""
@@ -157,7 +158,7 @@ def brokers(
     """Yield Kafka and minibroker, with the same settings."""
     folder = tmp_path_factory.mktemp("kafka")
     with (
-        start_kafka(folder, settings=SETTINGS) as kafka,
+        start_kafka(folder, settings=SETTINGS, plugins=java_driver()) as kafka,
         start_minibroker(settings=SETTINGS) as own,
     ):
         prepare(kafka)
