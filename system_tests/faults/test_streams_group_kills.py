@@ -16,6 +16,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from minibroker_protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from system_tests.connections.dialling import Client
 from system_tests.faults.conftest import Starter
 from system_tests.faults.killing import kill
 from system_tests.harness.brokers import RunningBroker
@@ -35,6 +37,7 @@ QUICK = {
     "group.streams.heartbeat.interval.ms": "200",
     "group.streams.min.session.timeout.ms": "1000",
     "group.streams.session.timeout.ms": "3000",
+    "group.streams.topology.description.plugin.class": "any",
     "process.mode": "separate",
 }
 SETTINGS = (
@@ -110,6 +113,18 @@ def tasks_by_member(broker: RunningBroker, group: str) -> dict[str, set[tuple[st
     }
 
 
+def described_topics(broker: RunningBroker, group: str) -> set[str]:
+    """The topics in the description of the topology; none while a member has sent none."""
+    request = StreamsGroupDescribeRequest(group_ids=[group], include_topology_description=True)
+    with Client(broker.address) as client:
+        (found,) = client.ask(request, 1).groups
+    if found.topology_description is None:
+        return set()
+    nodes = [node for each in found.topology_description.subtopologies for node in each.nodes]
+    sources = {topic for node in nodes for topic in node.source_topics}
+    return sources | {node.sink_topic for node in nodes if node.sink_topic}
+
+
 def test_tasks_outlive_kills_of_worker_broker_and_instance(
     start: Starter,
     fresh: Names,
@@ -139,6 +154,8 @@ def test_tasks_outlive_kills_of_worker_broker_and_instance(
     count_again()
     whole = {(subtopology, index) for subtopology in "01" for index in range(PARTITIONS)}
     assert list(tasks_by_member(broker, name).values()) == [whole]
+    wait_until(lambda: described_topics(broker, name), "the description of the topology")
+    assert described_topics(broker, name) >= {f"{name}-lines", f"{name}-counts"}
 
     instance(broker, name)
     wait_until(lambda: len(tasks_by_member(broker, name)) == 2, "two members")

@@ -201,7 +201,9 @@ def kafka_settings(data_dir: Path, port: int, controller_port: int) -> dict[str,
     }
 
 
-def format_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -> tuple[Path, int]:
+def format_kafka(
+    data_dir: Path, *, settings: Mapping[str, str] | None = None, plugins: str = ""
+) -> tuple[Path, int]:
     """Write a properties file, format `data_dir` with Kafka's tool; return the file and port."""
     data_dir.mkdir(parents=True, exist_ok=True)
     port, controller_port = free_port(), free_port()
@@ -210,7 +212,7 @@ def format_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -
     properties.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
     done = subprocess.run(
         [
-            *_java(jvm=short_jvm("-Xmx1G")),
+            *_java(plugins, short_jvm("-Xmx1G")),
             *["kafka.tools.StorageTool", "format", "--standalone"],
             *["-t", cluster_id(), "-c", str(properties)],
         ],
@@ -252,7 +254,7 @@ def start_kafka(
     jvm: Sequence[str] = KAFKA_JVM,
 ) -> RunningBroker:
     """Format `data_dir`, start one node on it and wait until it accepts connections."""
-    properties, port = format_kafka(data_dir, settings=settings)
+    properties, port = format_kafka(data_dir, settings=settings, plugins=plugins)
     broker = launch_kafka(properties, port, plugins=plugins, jvm=jvm)
     broker.data_dir = data_dir
     wait_for_port(broker)

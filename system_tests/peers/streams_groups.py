@@ -29,7 +29,13 @@ from minibroker_protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from minibroker_protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from minibroker_protocol.messages.streams_group_describe import (
+    StreamsGroupDescribeRequest,
+    TopologyDescription,
+    TopologyDescriptionGlobalStore,
+    TopologyDescriptionNode,
+    TopologyDescriptionSubtopology,
+)
 from minibroker_protocol.messages.streams_group_heartbeat import (
     CopartitionGroup,
     Endpoint,
@@ -40,6 +46,9 @@ from minibroker_protocol.messages.streams_group_heartbeat import (
     TaskOffset,
     TopicInfo,
     Topology,
+)
+from minibroker_protocol.messages.streams_group_topology_description_update import (
+    StreamsGroupTopologyDescriptionUpdateRequest,
 )
 from system_tests.peers import consumer_groups, share_groups
 from system_tests.peers.conversation import SendRequest
@@ -52,6 +61,9 @@ SETTINGS: Final = {
     "group.streams.initial.rebalance.delay.ms": "0",
     "group.streams.assignment.interval.ms": "0",
 }
+
+WITH_DESCRIPTIONS: Final = {"group.streams.topology.description.plugin.class": "TopologyPlugin"}
+"""The class is in `java/src`."""
 
 
 def subtopology(name: str, *sources: str, **parts: Any) -> Subtopology:
@@ -381,7 +393,77 @@ def streams_standbys(ask: SendRequest) -> None:
         ask(f"{name}={text}", configure(group, **{name: text}), 1)
 
 
+def described_topologies(ask: SendRequest) -> None:
+    """A member is asked once for the description of its topology, and sends it."""
+    group = "st-6"
+    ask("made", create(topic(group, 2)), 7)
+    plain = Topology(epoch=3, subtopologies=[subtopology("0", group)])
+    joined = ask("asked", first(group, "a", plain), 1)
+    ask("not asked again", beat(group, "a", joined.member_epoch), 1)
+    shown = StreamsGroupDescribeRequest(group_ids=[group], include_topology_description=True)
+    ask("not stored", shown, 1)
+    source = node("s", 1, source_topics=[group, group], successors=["p", "p"], stores=["x"])
+    processor = node("p", 2, stores=["x", "x"], sink_topic="t")
+    sink = node("k", 3, sink_topic="t", source_topics=["u"])
+    valid = [source, processor, sink]
+    for number, (nodes, store) in enumerate(
+        (
+            ([node("s", 0)], None),
+            ([node("s", 4)], None),
+            (valid, (processor, source)),
+            (valid, (source, sink)),
+        )
+    ):
+        ask(f"malformed {number}", description(group, "a", 3, nodes, store), 0)
+    for name, (about, member, epoch) in {
+        "other member": (group, "x", 3),
+        "no member": (group, "", 3),
+        "no group": ("", "a", 3),
+        "other group": ("st-none", "a", 3),
+        "former epoch": (group, "a", 2),
+        "later epoch": (group, "a", 4),
+    }.items():
+        ask(name, description(about, member, epoch, valid), 0)
+    ask("consumer group", consumer_groups.first("st-6c", "m"), 1)
+    ask("of a consumer group", description("st-6c", "m", 3, valid), 0)
+    ask("sent", description(group, "a", 3, valid, (source, processor)), 0)
+    ask("stored", shown, 1)
+    ask("not included", describe(group), 1)
+    ask("sent again", description(group, "a", 3, [source]), 0)
+    ask("stored again", shown, 1)
+    ask("second joined", first(group, "b", plain), 1)
+    ask("asked in version 0", first("st-6b", "a", plain), 0)
+    ask("asked in version 1", first("st-6b", "b", plain), 1)
+
+
+def node(name: str, kind: int, **fields: Any) -> TopologyDescriptionNode:
+    return TopologyDescriptionNode(name=name, node_type=kind, **fields)
+
+
+def description(
+    group: str,
+    member: str,
+    epoch: int,
+    nodes: list[TopologyDescriptionNode],
+    store: tuple[TopologyDescriptionNode, TopologyDescriptionNode] | None = None,
+) -> StreamsGroupTopologyDescriptionUpdateRequest:
+    stores = [] if store is None else [store]
+    return StreamsGroupTopologyDescriptionUpdateRequest(
+        group_id=group,
+        member_id=member,
+        topology_epoch=epoch,
+        topology_description=TopologyDescription(
+            subtopologies=[TopologyDescriptionSubtopology(subtopology_id="0", nodes=nodes)],
+            global_stores=[
+                TopologyDescriptionGlobalStore(source=source, processor=processor)
+                for source, processor in stores
+            ],
+        ),
+    )
+
+
 CONVERSATIONS: Final = (
+    described_topologies,
     life_of_a_streams_group,
     malformed_streams,
     streams_topologies,

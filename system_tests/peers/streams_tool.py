@@ -10,7 +10,15 @@ from system_tests.harness.kafka_tools import KafkaTools
 from system_tests.peers.conversation import ConversationRun, SendRequest
 from system_tests.peers.groups import commit
 from system_tests.peers.records import produce
-from system_tests.peers.streams_groups import beat, first, has_topics, owned, word_count
+from system_tests.peers.streams_groups import (
+    beat,
+    description,
+    first,
+    has_topics,
+    node,
+    owned,
+    word_count,
+)
 from system_tests.peers.topics import create, topic
 
 PROGRAM: Final = "org.apache.kafka.tools.streams.StreamsGroupCommand"
@@ -21,6 +29,7 @@ WITH_MEMBERS: Final = (
     "--describe --group tool --offsets --verbose",
     "--describe --group tool --members --verbose",
     "--describe --group tool --state --verbose",
+    "--describe --group tool --topology",
     "--describe --group tool-none",
     "--delete --group tool",
     "--reset-offsets --group tool --to-earliest --all-input-topics --dry-run",
@@ -63,6 +72,12 @@ def _make_group(ask: SendRequest) -> None:
     kept = ask("revokes", beat("tool", "a", epoch), 1).active_tasks
     epoch = ask("revoked", beat("tool", "a", epoch, **owned(kept)), 1).member_epoch
     ask("second gets them", beat("tool", "b", epoch), 1)
+    nodes = [
+        node("source", 1, source_topics=["tool-in"], successors=["count"]),
+        node("count", 2, stores=["counts"], successors=["sink"]),
+        node("sink", 3, sink_topic="tool-out"),
+    ]
+    ask("described", description("tool", "a", 0, nodes), 0)
     options: dict[str, Any] = {"member_id": "a", "generation_id_or_member_epoch": epoch}
     ask("committed", commit("tool", "tool-in", 1, **options), 9)
 

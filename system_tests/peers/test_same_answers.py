@@ -18,6 +18,7 @@ from minibroker_protocol.registry import ApiKey
 from system_tests.clients.adapters.java import JavaClient
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
+from system_tests.harness.jars import java_driver
 from system_tests.harness.kafka_tools import KafkaTools
 from system_tests.peers import (
     acls_and_users,
@@ -41,6 +42,7 @@ from system_tests.peers import (
     versions,
 )
 from system_tests.peers.conversation import Conversation, differences, prepare, run_conversation
+from system_tests.peers.stored_streams_groups import stored_groups
 from system_tests.peers.streams_tool import use_tool
 from system_tests.peers.versions import versions_of
 
@@ -55,13 +57,13 @@ SETTINGS: Final = {
     "log.initial.task.delay.ms": "3600000",
     "log.retention.check.interval.ms": "3600000",
     **streams_groups.SETTINGS,
+    **streams_groups.WITH_DESCRIPTIONS,
 }
 
 REQUESTS_MIN: Final = 3500
 
 ADVERTISED_BY_ONE: Final = {
     range(80, 82): "the metadata log has no raft voters to add or remove",
-    range(93, 94): "the description of a topology of a streams group is not stored",
     range(94, 95): "there is no other controller that could be unregistered",
 }
 """APIs that only one of the brokers lists, or in other versions, by API key."""
@@ -156,7 +158,7 @@ def brokers(
     """Yield Kafka and minibroker, with the same settings."""
     folder = tmp_path_factory.mktemp("kafka")
     with (
-        start_kafka(folder, settings=SETTINGS) as kafka,
+        start_kafka(folder, settings=SETTINGS, plugins=java_driver()) as kafka,
         start_minibroker(settings=SETTINGS) as own,
     ):
         prepare(kafka)
@@ -211,6 +213,15 @@ def test_java_reads_all_accepted_batches_of_both(
         finally:
             java.close()
         assert [record.value for record in records] == expected, broker.kind
+
+
+def test_both_store_streams_groups_in_the_same_records(
+    compare: Callable[[Conversation], Comparison], brokers: tuple[RunningBroker, ...]
+) -> None:
+    for conversation in streams_groups.CONVERSATIONS:
+        compare(conversation)
+    kafka, own = map(stored_groups, brokers)
+    assert own == kafka
 
 
 def test_kafka_streams_groups_prints_the_same(brokers: tuple[RunningBroker, ...]) -> None:

@@ -27,18 +27,20 @@ from minibroker.broker.apis.base import (
     WorkerScope,
 )
 from minibroker.broker.apis.epoch_groups import GroupProtocol, describe_api
-from minibroker.broker.apis.unserved import STREAMS_GROUPS
+from minibroker.broker.apis.unserved import STREAMS_GROUPS, TOPOLOGY_DESCRIPTIONS
 from minibroker.broker.groups.consumer_member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from minibroker.broker.groups.description import (
     StreamsGroupDescription,
     StreamsMemberDescription,
 )
 from minibroker.broker.groups.events import (
+    ActionTaken,
     EndpointPartitions,
     StreamsHeartbeat,
     StreamsHeartbeatResult,
     TaskOffset,
     Tasks,
+    TopologyDescribed,
     UserEndpoint,
 )
 from minibroker.broker.groups.streams_member import by_subtopology
@@ -53,7 +55,10 @@ from minibroker.broker.metadata.image import (
 )
 from minibroker.broker.metadata.topics import NewTopic, name_problem
 from minibroker.broker.security.acl import Operation, Resource
-from minibroker.broker.settings import GROUP_COORDINATOR_REBALANCE_PROTOCOLS
+from minibroker.broker.settings import (
+    GROUP_COORDINATOR_REBALANCE_PROTOCOLS,
+    GROUP_STREAMS_TOPOLOGY_DESCRIPTION_PLUGIN_CLASS,
+)
 from minibroker_protocol.compiler.single import Shape
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages import streams_group_describe as described
@@ -63,10 +68,16 @@ from minibroker_protocol.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
+from minibroker_protocol.messages.streams_group_topology_description_update import (
+    StreamsGroupTopologyDescriptionUpdateRequest,
+    StreamsGroupTopologyDescriptionUpdateResponse,
+)
 from minibroker_protocol.registry import ApiKey
 
 MISSING_INTERNAL_TOPICS: Final = 3
 """The status of a group some of whose internal topics do not exist."""
+DESCRIPTION_SINCE: Final = 1
+"""First version whose clients can be asked for the description of their topology."""
 TAGS_SINCE: Final = 1
 """First version whose clients know the status of missing client tags."""
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC})
@@ -126,6 +137,7 @@ def _split_heartbeat(
         endpoint_epoch=request.endpoint_information_epoch,
         client_id=ctx.header.client_id or "",
         client_host=f"/{ctx.caller.client_host}",
+        knows_description=ctx.version >= DESCRIPTION_SINCE,
         knows_tags=ctx.version >= TAGS_SINCE,
     )
     return {ctx.group_owner(request.group_id): StreamsHeartbeatPart(request.group_id, event)}
@@ -346,6 +358,7 @@ def _response(result: StreamsHeartbeatResult) -> StreamsGroupHeartbeatResponse:
         active_tasks=active,
         standby_tasks=standby,
         warmup_tasks=warmup,
+        topology_description_required=result.description_required,
         endpoint_information_epoch=result.endpoint_epoch,
         partitions_by_user_endpoint=None
         if result.endpoints is None
@@ -396,7 +409,7 @@ def _note_creation(
 
 
 def _beat_in_one_step(
-    scope: SingleScope, _version: int, request: tuple[Any, ...]
+    scope: SingleScope, version: int, request: tuple[Any, ...]
 ) -> tuple[Any, ...] | None:
     """Extend the session of a member that has nothing to tell, and for which nothing changes."""
     group_id, member_id, epoch, endpoint_epoch, instance_id, rack_id, timeout_ms, *stated = request
@@ -412,6 +425,7 @@ def _beat_in_one_step(
         rack_id=rack_id,
         rebalance_timeout_ms=timeout_ms,
         endpoint_epoch=endpoint_epoch,
+        knows_description=version >= DESCRIPTION_SINCE,
         client_id=scope.client_id or "",
         client_host=f"/{scope.caller.client_host}",
     )
@@ -433,7 +447,7 @@ def _beat_in_one_step(
         None,
         None,
         None,
-        False,
+        result.description_required,
         result.endpoint_epoch,
         None,
     )
@@ -451,14 +465,17 @@ STREAMS_GROUP_HEARTBEAT: Api[
     merge=_merge_heartbeat,
     next_round=_next_heartbeat_round,
     single=SingleForm(Shape(), _beat_in_one_step),
-    left_out=("the description of the topology (KIP-1331): it is never asked for",),
 )
 
 
 # StreamsGroupDescribe (89) ------------------------------------------------------------------------
 #
 # Describe the state, the epochs, the topology and the members of streams groups. Versions 0-1;
-# version 1 adds the assignor.
+# version 1 adds the assignor, and the description of the topology if the client asks for it.
+
+
+NOT_STORED: Final = 1
+STORED: Final = 3
 
 
 def _described(shown: StreamsGroupDescription) -> dict[str, Any]:
@@ -479,6 +496,8 @@ def _described(shown: StreamsGroupDescription) -> dict[str, Any]:
                 for each in shown.subtopologies
             ],
         ),
+        "topology_description": shown.topology,
+        "topology_description_status": NOT_STORED if shown.topology is None else STORED,
         "members": [_described_member(member) for member in shown.members],
         "assignor_name": shown.assignor,
     }
@@ -540,17 +559,101 @@ def _described_tasks(tasks: Tasks) -> described.Assignment:
     return described.Assignment(active_tasks=active, standby_tasks=standby, warmup_tasks=warmup)
 
 
-STREAMS_GROUP_DESCRIBE = replace(
-    describe_api(
-        ApiKey.STREAMS_GROUP_DESCRIBE,
-        versions=(0, 1),
-        protocol=GroupProtocol("streams", STREAMS_GROUPS, serves_streams_groups),
-        find=lambda scope, group_id: scope.groups.describe_streams_group(group_id),
-        response_type=StreamsGroupDescribeResponse,
-        group_type=described.DescribedGroup,
-        fields=_described,
-    ),
-    left_out=("the description of the topology (KIP-1331): none is stored",),
+_DESCRIBE: Final = describe_api(
+    ApiKey.STREAMS_GROUP_DESCRIBE,
+    versions=(0, 1),
+    protocol=GroupProtocol("streams", STREAMS_GROUPS, serves_streams_groups),
+    find=lambda scope, group_id: scope.groups.describe_streams_group(group_id),
+    response_type=StreamsGroupDescribeResponse,
+    group_type=described.DescribedGroup,
+    fields=_described,
 )
 
-APIS: Final = (STREAMS_GROUP_HEARTBEAT, STREAMS_GROUP_DESCRIBE)
+
+def _merge_descriptions(ctx: Context, request: Any, replies: Mapping[Owner, Any]) -> Any:
+    response: Any = _DESCRIBE.merge(ctx, request, replies)
+    if not request.include_topology_description:
+        for group in response.groups:
+            group.topology_description, group.topology_description_status = None, 0
+    return response
+
+
+STREAMS_GROUP_DESCRIBE = replace(_DESCRIBE, merge=_merge_descriptions)
+
+
+# StreamsGroupTopologyDescriptionUpdate (93) -------------------------------------------------------
+#
+# A member sends the description of its topology after a heartbeat has asked for it. Version 0.
+
+
+class DescriptionPart(NamedTuple):
+    """A group, and the description of its topology."""
+
+    group_id: str
+    event: TopologyDescribed
+
+
+def _split_update(
+    ctx: Context, request: StreamsGroupTopologyDescriptionUpdateRequest
+) -> Mapping[Owner, DescriptionPart]:
+    if _update_problem(ctx, request) is not None:
+        return {}
+    event = TopologyDescribed(
+        request.member_id, request.topology_epoch, request.topology_description
+    )
+    return {ctx.group_owner(request.group_id): DescriptionPart(request.group_id, event)}
+
+
+def _update_problem(
+    ctx: Context, request: StreamsGroupTopologyDescriptionUpdateRequest
+) -> Problem | None:
+    if not serves_streams_groups(ctx):
+        return Problem(STREAMS_GROUPS.text, ErrorCode.UNSUPPORTED_VERSION)
+    if not ctx.settings[GROUP_STREAMS_TOPOLOGY_DESCRIPTION_PLUGIN_CLASS]:
+        return Problem(TOPOLOGY_DESCRIPTIONS.text, ErrorCode.UNSUPPORTED_VERSION)
+    for name, text in (("MemberId", request.member_id), ("GroupId", request.group_id)):
+        if not text.strip():
+            return Problem(f"{name} can't be empty.")
+    return None
+
+
+def _keep_description(scope: WorkerScope, part: DescriptionPart) -> ActionTaken:
+    return scope.groups.describe_topology(part.group_id, part.event)
+
+
+def _merge_update(
+    ctx: Context,
+    request: StreamsGroupTopologyDescriptionUpdateRequest,
+    replies: Mapping[Owner, ActionTaken],
+) -> StreamsGroupTopologyDescriptionUpdateResponse:
+    problem = _update_problem(ctx, request)
+    if problem is not None and problem.error is ErrorCode.UNSUPPORTED_VERSION:
+        ctx.unserved = TOPOLOGY_DESCRIPTIONS if serves_streams_groups(ctx) else STREAMS_GROUPS
+    for taken in replies.values():
+        problem = Problem(taken.text, taken.error)
+    if problem is None or problem.error is ErrorCode.NONE:
+        return StreamsGroupTopologyDescriptionUpdateResponse()
+    return StreamsGroupTopologyDescriptionUpdateResponse(
+        error_code=problem.error, error_message=problem.text or None
+    )
+
+
+STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: Api[
+    StreamsGroupTopologyDescriptionUpdateRequest,
+    DescriptionPart,
+    ActionTaken,
+    StreamsGroupTopologyDescriptionUpdateResponse,
+] = Api(
+    key=ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+    versions=(0, 0),
+    requires=SPECIAL,
+    split=_split_update,
+    execute=_keep_description,
+    merge=_merge_update,
+)
+
+APIS: Final = (
+    STREAMS_GROUP_HEARTBEAT,
+    STREAMS_GROUP_DESCRIBE,
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+)

@@ -35,7 +35,7 @@ STREAMS_GROUPS: Final = Unserved(
 )
 TOPOLOGY_DESCRIPTIONS: Final = Unserved(
     "descriptions of topologies (KIP-1331)",
-    "send them only when a heartbeat asks for them, which this broker's never do",
+    "start it with any name in group.streams.topology.description.plugin.class",
 )
 
 COMPARE_VERSIONS: Final = (

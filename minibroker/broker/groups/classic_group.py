@@ -55,6 +55,7 @@ from minibroker.broker.groups.events import (
     SyncRequested,
     SyncResult,
     TimePassed,
+    TopologyDescribed,
 )
 from minibroker.broker.groups.group import (
     BY_TEST,
@@ -826,6 +827,7 @@ class ClassicGroup(WrittenGroup):
         ShareHeartbeat: WrittenGroup.refuse_share_heartbeat,
         SharesChanged: WrittenGroup.refuse_shares,
         StreamsHeartbeat: WrittenGroup.refuse_streams_heartbeat,
+        TopologyDescribed: WrittenGroup.refuse_description,
         CommitRequested: _commit,
         LeaveRequested: _leave,
         TimePassed: _time_passed,

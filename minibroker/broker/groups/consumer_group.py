@@ -100,6 +100,7 @@ from minibroker.broker.groups.events import (
     SyncRequested,
     SyncResult,
     TimePassed,
+    TopologyDescribed,
 )
 from minibroker.broker.groups.group import (
     AfterWrite,
@@ -693,6 +694,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
         ShareHeartbeat: WrittenGroup.refuse_share_heartbeat,
         SharesChanged: WrittenGroup.refuse_shares,
         StreamsHeartbeat: WrittenGroup.refuse_streams_heartbeat,
+        TopologyDescribed: WrittenGroup.refuse_description,
         CommitRequested: _commit,
         LeaveRequested: _classic_leave,
         TimePassed: EpochGroup.nothing,

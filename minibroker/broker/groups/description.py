@@ -28,6 +28,7 @@ from minibroker.broker.groups.streams_topology import (
     StreamsTopology,
     Subtopology,
 )
+from minibroker_protocol.messages.streams_group_describe import TopologyDescription
 from minibroker_protocol.types import Uuid
 
 
@@ -206,6 +207,8 @@ class StreamsGroupDescription(NamedTuple):
     topology_epoch: int
     subtopologies: tuple[SubtopologyDescription, ...]
     problem: str
+    topology: TopologyDescription | None
+    """What a member has sent for people to read."""
     members: tuple[StreamsMemberDescription, ...]
     offsets: tuple[tuple[str, int, CommittedOffset], ...]
 
@@ -261,6 +264,7 @@ def describe_streams_group(group: StreamsGroup) -> StreamsGroupDescription:
         topology_epoch=-1 if topology is None else topology.epoch,
         subtopologies=() if topology is None else describe_topology(topology, configured),
         problem="" if problem is None else problem.detail,
+        topology=group.topology_description,
         members=tuple(_streams_member(group, member) for member in data.members.values()),
         offsets=tuple(group.offsets),
     )

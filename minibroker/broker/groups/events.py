@@ -18,6 +18,7 @@ from minibroker.broker.groups.streams_topology import (
     StreamsTopology,
 )
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.streams_group_describe import TopologyDescription
 from minibroker_protocol.types import Uuid
 
 Waiter = int
@@ -169,8 +170,19 @@ class StreamsHeartbeat(NamedTuple):
     """The epoch of the endpoints that the member knows."""
     client_id: str = ""
     client_host: str = ""
+    knows_description: bool = True
+    """Whether the version of the request has descriptions of topologies."""
     knows_tags: bool = True
     """Whether the version of the request has the status of missing tags."""
+    waiter: Waiter = NO_WAITER
+
+
+class TopologyDescribed(NamedTuple):
+    """A member of a streams group sends the description of its topology."""
+
+    member_id: str
+    topology_epoch: int
+    description: TopologyDescription
     waiter: Waiter = NO_WAITER
 
 
@@ -273,6 +285,7 @@ Event = (
     | ConsumerHeartbeat
     | ShareHeartbeat
     | SharesChanged
+    | TopologyDescribed
     | StreamsHeartbeat
     | CommitRequested
     | LeaveRequested
@@ -377,6 +390,8 @@ class StreamsHeartbeatResult(NamedTuple):
     tasks: Tasks | None = None
     endpoint_epoch: int = 0
     endpoints: tuple[EndpointPartitions, ...] | None = None
+    description_required: bool = False
+    """Whether the member is to send the description of its topology."""
     missing_topics: tuple[InternalTopic, ...] = ()
     """Internal topics that are to be created."""
 

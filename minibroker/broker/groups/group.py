@@ -47,6 +47,7 @@ from minibroker.broker.groups.events import (
     SharesChanged,
     StreamsHeartbeat,
     StreamsHeartbeatResult,
+    TopologyDescribed,
     Waiter,
 )
 from minibroker.broker.groups.hooks import REBALANCE
@@ -78,6 +79,7 @@ from minibroker.broker.settings import (
     GROUP_STREAMS_RACK_AWARE_ASSIGNMENT_TAGS,
     GROUP_STREAMS_SESSION_TIMEOUT_MS,
     GROUP_STREAMS_TASK_OFFSET_INTERVAL_MS,
+    GROUP_STREAMS_TOPOLOGY_DESCRIPTION_PLUGIN_CLASS,
     OFFSET_METADATA_MAX_BYTES,
     OFFSETS_RETENTION_CHECK_INTERVAL_MS,
     OFFSETS_RETENTION_MINUTES,
@@ -231,10 +233,13 @@ class StreamsLimits:
     members_max: int = MEMBERS_MAX
     times: GroupTimes = DEFAULT_TIMES
     config: StreamsConfig = DEFAULT_STREAMS_CONFIG
+    keeps_descriptions: bool = False
+    """Whether members are asked for descriptions of their topologies."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> StreamsLimits:
         return cls(
+            keeps_descriptions=bool(settings[GROUP_STREAMS_TOPOLOGY_DESCRIPTION_PLUGIN_CLASS]),
             members_max=min(settings[GROUP_STREAMS_MAX_SIZE], MEMBERS_MAX),
             times=GroupTimes(
                 settings[GROUP_STREAMS_SESSION_TIMEOUT_MS],
@@ -506,6 +511,11 @@ class WrittenGroup(Group):
     def refuse_shares(self, event: SharesChanged) -> None:
         """Reject a change of the states of a share group: the group is of another type."""
         self._answer(event.waiter, ActionTaken(ErrorCode.GROUP_ID_NOT_FOUND))
+
+    def refuse_description(self, _event: TopologyDescribed) -> None:
+        """Reject the description of a topology: the group is of another type."""
+        error = ErrorCode.GROUP_ID_NOT_FOUND
+        self._reject(error, f"Group {self.group_id} is not a streams group.")
 
     def _reject(self, error: ErrorCode, text: str) -> None:
         """Reject an action of a test."""

@@ -69,6 +69,7 @@ from minibroker.broker.groups.events import (
     SyncRequested,
     SyncResult,
     TimePassed,
+    TopologyDescribed,
     Waiter,
 )
 from minibroker.broker.groups.group import (
@@ -273,6 +274,14 @@ class GroupService:
         if group is None:
             return ConsumerHeartbeatResult(ErrorCode.POLICY_VIOLATION)
         return self._begin(group, event, ConsumerHeartbeatResult)
+
+    def describe_topology(self, group_id: str, event: TopologyDescribed) -> ActionTaken:
+        """Keep the description of the topology of a streams group."""
+        group = self._manager.groups.get(group_id)
+        if group is not None:
+            return self._request_immediate(group, event, ActionTaken)
+        error = self.missing_group_error(group_id)
+        return ActionTaken(error, f"Group {group_id} not found.")
 
     def streams_heartbeat(self, group_id: str, event: StreamsHeartbeat) -> StreamsHeartbeatResult:
         """Handle a heartbeat of a streams group, which a joining member may create."""
@@ -586,6 +595,7 @@ class GroupService:
         | ShareHeartbeat
         | SharesChanged
         | StreamsHeartbeat
+        | TopologyDescribed
         | CommitRequested
         | LeaveRequested
         | GroupAction,

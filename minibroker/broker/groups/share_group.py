@@ -42,6 +42,7 @@ from minibroker.broker.groups.events import (
     SharesChanged,
     StreamsHeartbeat,
     TimePassed,
+    TopologyDescribed,
 )
 from minibroker.broker.groups.group import (
     AfterWrite,
@@ -270,6 +271,7 @@ class ShareGroup(EpochGroup[ShareGroupData]):
         SharesChanged: _change_shares,
         ConsumerHeartbeat: WrittenGroup.refuse_consumer_heartbeat,
         StreamsHeartbeat: WrittenGroup.refuse_streams_heartbeat,
+        TopologyDescribed: WrittenGroup.refuse_description,
         CommitRequested: _refuse_commit,
         TimePassed: EpochGroup.nothing,
         Persisted: EpochGroup.finish_write,

@@ -375,7 +375,8 @@ class StreamsChange:
         targets, records, note = context.compute_targets(
             members, self.group_epoch, self.checked.configured
         )
-        self.records += records
+        # The target of a static member that returns is among them already.
+        self.records += [record for record in records if record not in self.records]
         self.notes.append(note)
         self.target_epoch, self.target = self.group_epoch, targets[self.after.member_id]
 

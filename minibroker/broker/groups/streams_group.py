@@ -28,6 +28,7 @@ from minibroker.broker.groups.consumer_member import (
     STATIC_LEAVE_EPOCH,
 )
 from minibroker.broker.groups.events import (
+    ActionTaken,
     AssignmentPlanned,
     CommitRequested,
     CommitResult,
@@ -48,6 +49,7 @@ from minibroker.broker.groups.events import (
     Task,
     Tasks,
     TimePassed,
+    TopologyDescribed,
 )
 from minibroker.broker.groups.group import (
     AfterWrite,
@@ -71,6 +73,7 @@ from minibroker.broker.groups.streams_change import (
     TopologyCheck,
     updated,
 )
+from minibroker.broker.groups.streams_description import KeptDescription, description_problem
 from minibroker.broker.groups.streams_member import (
     NO_OFFSETS,
     NOTHING_HELD,
@@ -84,6 +87,7 @@ from minibroker.broker.groups.streams_state import StreamsGroupData, StreamsGrou
 from minibroker.broker.groups.streams_topology import StreamsStatus
 from minibroker.broker.settings.resources import STREAMS_TIMES
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.streams_group_describe import TopologyDescription
 
 
 class StreamsGroup(EpochGroup[StreamsGroupData]):
@@ -105,6 +109,7 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
         self._shutdown_member = ""
         """The member that has requested that the application ends."""
         self._endpoint_epoch = 0
+        self._described = KeptDescription()
 
     # ------------------------------------------------------------------------------ state
 
@@ -193,6 +198,7 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
             and not (event.shuts_down or self._shutdown_member)
             and not config.rack_aware_tags
             and config.assignment_configs == data.assignment_configs
+            and not self._needs_description(checked.topology.epoch)
             and updated(member, event) is member
         )
 
@@ -263,6 +269,11 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
         is_new = self.data.topology is None  # As in Kafka, a new group has no epoch yet.
         if not is_new:
             self._endpoint_epoch = epoch
+        topology_epoch = change.topology.epoch
+        asks = member.topology_epoch >= topology_epoch and event.knows_description
+        asks = asks and self._needs_description(topology_epoch)
+        if asks:
+            self._described.ask(topology_epoch, self.time.now)
         return StreamsHeartbeatResult(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
@@ -273,8 +284,44 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
             tasks=member.assigned.tasks if joins or has_other_tasks else None,
             endpoint_epoch=self._endpoint_epoch,
             endpoints=endpoints,
+            description_required=asks,
             missing_topics=change.checked.configured.missing_topics,
         )
+
+    def _needs_description(self, topology_epoch: int) -> bool:
+        is_due = self._described.is_due(topology_epoch, self.time.now)
+        return self.limits.streams.keeps_descriptions and is_due
+
+    @property
+    def topology_description(self) -> TopologyDescription | None:
+        """The description of the topology, if a member has sent it."""
+        topology = self.data.topology
+        return None if topology is None else self._described.of_epoch(topology.epoch)
+
+    def _take_description(self, event: TopologyDescribed) -> None:
+        data, epoch = self.data, event.topology_epoch
+        current = -1 if data.topology is None else data.topology.epoch
+        try:
+            data.member(event.member_id)
+        except RequestRejected as rejected:
+            self._reject(rejected.error, rejected.text)
+            return
+        problem = description_problem(event.description)
+        if epoch != current:
+            problem = (
+                f"Topology epoch {epoch} does not match the group's current topology epoch "
+                f"{current}."
+            )
+        if problem is not None:
+            self._reject(ErrorCode.INVALID_REQUEST, problem)
+            return
+
+        def then(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE:
+                self._described.keep(epoch, event.description)
+            self._answer(event.waiter, ActionTaken(error))
+
+        self._persist([data.epoch_record(data.group_epoch, described_epoch=epoch)], then)
 
     def _endpoints(self, change: StreamsChange) -> tuple[EndpointPartitions, ...]:
         """The source partitions of all members with an endpoint; the member's own come last."""
@@ -442,6 +489,7 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
         ConsumerHeartbeat: WrittenGroup.refuse_consumer_heartbeat,
         ShareHeartbeat: WrittenGroup.refuse_share_heartbeat,
         SharesChanged: WrittenGroup.refuse_shares,
+        TopologyDescribed: _take_description,
         CommitRequested: _commit,
         TimePassed: EpochGroup.nothing,
         Persisted: EpochGroup.finish_write,

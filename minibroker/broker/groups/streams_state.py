@@ -236,8 +236,10 @@ class StreamsGroupData:
         metadata_hash: int | None = None,
         validated_topology_epoch: int | None = None,
         configs: Mapping[str, str] | None = None,
+        described_epoch: int | None = None,
     ) -> StreamsGroupRecord:
         """The record of a group epoch; what is None stays as it is."""
+        stored = self.stored_description_epoch
         validated = validated_topology_epoch
         configs = self.assignment_configs if configs is None else configs
         value = StreamsGroupMetadata(
@@ -249,7 +251,9 @@ class StreamsGroupData:
             last_assignment_configs=[
                 LastAssignmentConfig(key=key, value=configs[key]) for key in sorted(configs)
             ],
-            stored_description_topology_epoch=self.stored_description_epoch,
+            stored_description_topology_epoch=stored
+            if described_epoch is None
+            else described_epoch,
             failed_description_topology_epoch=self.failed_description_epoch,
         )
         return StreamsGroupRecord(StreamsRecordKind.EPOCH, self.group_id, value=value)

@@ -499,6 +499,11 @@ GROUP_STREAMS_INITIAL_REBALANCE_DELAY_MS = Setting("group.streams.initial.rebala
     3_000, at_least(0), doc="How long a new group waits for further members, in milliseconds.")
 GROUP_STREAMS_MAX_SIZE = Setting("group.streams.max.size", INT, INT_MAX, at_least(1),
     doc="The maximum number of members of a streams group.")
+GROUP_STREAMS_TOPOLOGY_DESCRIPTION_PLUGIN_CLASS = Setting(
+    "group.streams.topology.description.plugin.class", _OPTIONAL_STRING, None,
+    doc="With any name, members of streams groups are asked for the description of their topology, "
+    "which StreamsGroupDescribe then has (KIP-1331). It is kept until the broker restarts. A class "
+    "of Kafka's plug-ins is not loaded.")
 GROUP_STREAMS_NUM_STANDBY_REPLICAS = Setting("group.streams.num.standby.replicas", INT, 0,
     at_least(0), doc="The number of standby tasks of each task with a state.")
 GROUP_STREAMS_MAX_STANDBY_REPLICAS = Setting("group.streams.max.standby.replicas", INT, 2,

@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages import streams_group_describe as described
 from minibroker_protocol.messages import streams_group_heartbeat as beating
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from minibroker_protocol.messages.delete_groups import DeleteGroupsRequest
@@ -25,6 +26,9 @@ from minibroker_protocol.messages.offset_commit import (
 from minibroker_protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from minibroker_protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
 from minibroker_protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+from minibroker_protocol.messages.streams_group_topology_description_update import (
+    StreamsGroupTopologyDescriptionUpdateRequest,
+)
 from minibroker_protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.broker.apis.share_client import ShareWorld, share_world
 
@@ -272,3 +276,71 @@ async def test_group_without_members_is_deleted_with_its_offsets(
         (deleted,) = (await world.client.ask(DeleteGroupsRequest(groups_names=["g"]), 2)).results
         assert deleted.error_code == 0
         assert (await world.client.ask(ListGroupsRequest(), 5)).groups == []
+
+
+DESCRIBED = "group.streams.topology.description.plugin.class=any"
+
+
+def describing(member: str = "m", epoch: int = 0, group: str = "g") -> Any:
+    source = described.TopologyDescriptionNode(name="s", node_type=1, source_topics=["t"])
+    part = described.TopologyDescriptionSubtopology(subtopology_id="0", nodes=[source])
+    return StreamsGroupTopologyDescriptionUpdateRequest(
+        group_id=group,
+        member_id=member,
+        topology_epoch=epoch,
+        topology_description=described.TopologyDescription(subtopologies=[part]),
+    )
+
+
+async def test_member_is_asked_to_describe_its_topology(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with share_world(tmp_path, autojump_clock, *AT_ONCE, DESCRIBED) as world:
+        joined = await world.client.ask(joining(), 1)
+        assert joined.topology_description_required
+        epoch = joined.member_epoch
+        assert not (await beat(world, "m", epoch)).topology_description_required
+        await trio.sleep(40)
+        assert (await beat(world, "m", epoch)).topology_description_required
+        shown = StreamsGroupDescribeRequest(group_ids=["g"], include_topology_description=True)
+        (group,) = (await world.client.ask(shown, 1)).groups
+        assert (group.topology_description_status, group.topology_description) == (1, None)
+        assert (await world.client.ask(describing(), 0)).error_code == ErrorCode.NONE
+        (group,) = (await world.client.ask(shown, 1)).groups
+        assert group.topology_description_status == 3
+        assert group.topology_description == describing().topology_description
+        shown.include_topology_description = False
+        (group,) = (await world.client.ask(shown, 1)).groups
+        assert (group.topology_description_status, group.topology_description) == (0, None)
+        await trio.sleep(44)
+        assert not (await beat(world, "m", epoch)).topology_description_required
+
+
+async def test_description_of_another_topology_is_refused(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with share_world(tmp_path, autojump_clock, *AT_ONCE, DESCRIBED) as world:
+        await world.client.ask(joining(), 1)
+        for request, error, text in (
+            (describing(""), INVALID, "MemberId can't be empty."),
+            (describing(group=" "), INVALID, "GroupId can't be empty."),
+            (describing("x"), ErrorCode.UNKNOWN_MEMBER_ID, "Member x is not a member of group g."),
+            (describing(group="x"), ErrorCode.GROUP_ID_NOT_FOUND, "Group x not found."),
+            (
+                describing(epoch=1),
+                INVALID,
+                "Topology epoch 1 does not match the group's current topology epoch 0.",
+            ),
+        ):
+            response = await world.client.ask(request, 0)
+            assert (response.error_code, response.error_message) == (error, text)
+
+
+async def test_nothing_is_asked_for_without_the_setting(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with share_world(tmp_path, autojump_clock, *AT_ONCE) as world:
+        assert not (await world.client.ask(joining(), 1)).topology_description_required
+        response = await world.client.ask(describing(), 0)
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert "group.streams.topology.description.plugin.class" in response.error_message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from minibroker.broker.groups.events import (
     JoinRequested,
     MemberExpired,
     MemberFenced,
+    Persist,
     RebalanceReleased,
     RebalanceRequested,
     Removed,
@@ -29,6 +31,7 @@ from minibroker.broker.groups.events import (
 )
 from minibroker.broker.groups.membership import encode_assignment
 from minibroker.broker.groups.streams_group import StreamsGroup
+from minibroker.broker.groups.streams_records import StreamsGroupRecord, StreamsRecordKind
 from minibroker.broker.groups.streams_topology import (
     StreamsStatus,
     StreamsTopology,
@@ -42,6 +45,7 @@ from tests.broker.groups.streams_play import (
     OK,
     READS,
     STATEFUL,
+    TOPOLOGY,
     StreamsPlay,
     limits,
     tasks,
@@ -230,6 +234,23 @@ def test_static_member_that_returns_has_its_tasks(play: StreamsPlay) -> None:
     assert (returned.member_epoch, returned.tasks) == (2, Tasks(tasks(0, 1, 2, 3)))
     assert list(play.group.data.members) == ["b"]
     assert play.group.epoch == 2
+
+
+def test_target_of_a_static_member_that_returns_is_written_once(play: StreamsPlay) -> None:
+    play.beat("a", instance_id="one")
+    play.beat("a", -2, instance_id="one")
+    back = StreamsHeartbeat(
+        "b", 0, "one", topology=TOPOLOGY, process_id="other", rebalance_timeout_ms=60_000
+    )
+    decisions = play.group.handle(back, play.time)
+    [persist] = [each for each in decisions if isinstance(each, Persist)]
+    kinds = Counter(
+        record.kind
+        for record in persist.records
+        if isinstance(record, StreamsGroupRecord) and record.name == "b"
+    )
+    assert kinds[StreamsRecordKind.TARGET] == 1
+    assert kinds[StreamsRecordKind.MEMBER] == 2
 
 
 def test_full_group_takes_no_more_members() -> None:

@@ -27,6 +27,9 @@ from minibroker.broker.security.acl import OPERATIONS_NOT_ASKED, Operation, Reso
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.streams_group_describe import DescribedGroup
 from minibroker_protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatResponse
+from minibroker_protocol.messages.streams_group_topology_description_update import (
+    StreamsGroupTopologyDescriptionUpdateResponse,
+)
 from minibroker_protocol.registry import ApiKey
 
 _GROUP_DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -48,6 +51,15 @@ def streams_group_heartbeat(ctx: Context, request: Any) -> Denied | None:
     if allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, names, str)[1]:
         return Denied(StreamsGroupHeartbeatResponse(error_code=_TOPIC_DENIED))
     return None
+
+
+def topology_description(ctx: Context, request: Any) -> Denied | None:
+    """Require READ on the group, if streams groups are served."""
+    if not serves_streams_groups(ctx) or ctx.allows(
+        Operation.READ, Resource.GROUP, request.group_id
+    ):
+        return None
+    return Denied(StreamsGroupTopologyDescriptionUpdateResponse(error_code=_GROUP_DENIED))
 
 
 def streams_group_describe(ctx: Context, request: Any) -> Finish | None:
@@ -97,4 +109,5 @@ def _topics_of(group: DescribedGroup) -> list[str]:
 STREAMS_CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.STREAMS_GROUP_HEARTBEAT: streams_group_heartbeat,
     ApiKey.STREAMS_GROUP_DESCRIBE: streams_group_describe,
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: topology_description,
 }

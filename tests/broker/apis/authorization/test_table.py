@@ -86,6 +86,9 @@ from minibroker_protocol.messages.streams_group_heartbeat import (
     Subtopology,
     Topology,
 )
+from minibroker_protocol.messages.streams_group_topology_description_update import (
+    StreamsGroupTopologyDescriptionUpdateRequest,
+)
 from minibroker_protocol.messages.sync_group import SyncGroupRequest
 from minibroker_protocol.messages.update_metadata import UpdateMetadataRequest
 from minibroker_protocol.records import Record, build_batch
@@ -360,6 +363,11 @@ ROWS: dict[ApiKey, Row] = {
     ),
     ApiKey.STREAMS_GROUP_DESCRIBE: Row(
         always(StreamsGroupDescribeRequest(group_ids=[GROUP])), NO_GROUP, group(Operation.DESCRIBE)
+    ),
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: Row(
+        always(StreamsGroupTopologyDescriptionUpdateRequest(group_id=GROUP, member_id="m")),
+        NO_GROUP,
+        group(Operation.READ),
     ),
     ApiKey.SHARE_FETCH: Row(
         always(ShareFetchRequest(group_id=GROUP, member_id="m")), NO_GROUP, group(Operation.READ)

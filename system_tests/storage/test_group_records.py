@@ -1,8 +1,8 @@
-"""A consumer group goes on in its epochs from Kafka to minibroker and back, by its records alone.
+"""Groups go on in their epochs from Kafka to minibroker and back, by their records alone.
 
-The logs of the topics and of `__consumer_offsets` are moved from one broker's directory to the
-other's. A member keeps its epoch and gets no new assignment, so the hash of the topics in the
-records is the same.
+There are a consumer group and a streams group. The logs of the topics and of `__consumer_offsets`
+are moved from one broker's directory to the other's. A member keeps its epoch and gets no new
+assignment, so the hash of the topics in the records is the same.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from minibroker_protocol.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from minibroker_protocol.messages.streams_group_heartbeat import Topology
+from minibroker_protocol.schema import Message
 from system_tests.harness.brokers import (
     RunningBroker,
     format_kafka,
@@ -29,21 +32,31 @@ from system_tests.harness.brokers import (
     wait_for_port,
 )
 from system_tests.harness.waiting import PATIENCE_S, wait_until
+from system_tests.peers.streams_groups import SETTINGS as STREAMS_SETTINGS
+from system_tests.peers.streams_groups import beat, first, owned, subtopology
 from tests.broker.network.raw_client import RawClient
 
 pytestmark = [pytest.mark.java, pytest.mark.minibroker]
 
 TOPIC, GROUP, PARTITIONS = "orders", "readers", 6
-SETTINGS = {"offsets.topic.num.partitions": "1"}
+STREAMS_GROUP = "counters"
+SETTINGS = {"offsets.topic.num.partitions": "1", **STREAMS_SETTINGS}
 MEMBERS = ("a", "b")
 FINE = (ErrorCode.NONE, None)
 
 
 def heartbeat(broker: RunningBroker, member: str, epoch: int, **fields: Any) -> Any:
-    """The answer to a heartbeat, as soon as the group is loaded."""
-    request = ConsumerGroupHeartbeatRequest(
-        group_id=GROUP, member_id=member, member_epoch=epoch, **fields
+    """The answer to the heartbeat of a consumer."""
+    return answer_of(
+        broker,
+        ConsumerGroupHeartbeatRequest(
+            group_id=GROUP, member_id=member, member_epoch=epoch, **fields
+        ),
     )
+
+
+def answer_of(broker: RunningBroker, request: Message) -> Any:
+    """The answer to a heartbeat, as soon as the groups are loaded."""
     waiting = {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -108,6 +121,46 @@ def described(broker: RunningBroker) -> tuple[str, int, int, list[list[int]]]:
     return group.group_state, group.group_epoch, group.assignment_epoch, parts
 
 
+class Streams:
+    """A streams group whose members share the tasks of the topic."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.topology = Topology(epoch=0, subtopologies=[subtopology("0", TOPIC)])
+
+    def settle(self, broker: RunningBroker) -> None:
+        a, b = MEMBERS
+        joined = answer_of(broker, first(STREAMS_GROUP, a, self.topology))
+        answer_of(broker, first(STREAMS_GROUP, b, self.topology))
+        kept = answer_of(broker, beat(STREAMS_GROUP, a, joined.member_epoch)).active_tasks
+        answer_of(broker, beat(STREAMS_GROUP, a, joined.member_epoch, **owned(kept)))
+        self.epoch = joined.member_epoch + 1
+        assert answer_of(broker, beat(STREAMS_GROUP, b, self.epoch)).active_tasks is not None
+        assert self.described(broker).group_state == "Stable"
+
+    def described(self, broker: RunningBroker) -> Any:
+        with RawClient(broker.bootstrap_servers) as client:
+            request = StreamsGroupDescribeRequest(group_ids=[STREAMS_GROUP])
+            (group,) = client.ask(request, 1).groups
+        group.members.sort(key=lambda each: each.member_id)
+        return group
+
+    def assert_goes_on(self, broker: RunningBroker, before: Any, *members: str) -> None:
+        for member in members:
+            response = answer_of(broker, beat(STREAMS_GROUP, member, self.epoch))
+            assert (response.error_code, response.error_message) == FINE
+            assert (response.member_epoch, response.active_tasks) == (self.epoch, None)
+        assert self.described(broker) == before
+
+    def shrink(self, broker: RunningBroker) -> None:
+        """Let the second member leave; the first gets its tasks."""
+        a, b = MEMBERS
+        answer_of(broker, beat(STREAMS_GROUP, b, -1))
+        response = answer_of(broker, beat(STREAMS_GROUP, a, self.epoch))
+        assert response.active_tasks[0].partitions == list(range(PARTITIONS))
+        self.epoch = response.member_epoch
+
+
 def assert_goes_on(broker: RunningBroker, before: Any, epoch: int) -> None:
     """Each member keeps its epoch and its partitions."""
     for member in MEMBERS:
@@ -132,7 +185,7 @@ def move_logs(source: Path, destination: Path, *, only: str = "") -> None:
             shutil.copy(path, target / path.name)
 
 
-def test_group_goes_on_from_kafka_to_minibroker_and_back(tmp_path: Path) -> None:
+def test_groups_go_on_from_kafka_to_minibroker_and_back(tmp_path: Path) -> None:
     kafka_data, data = tmp_path / "kafka", tmp_path / "data"
     properties, port = format_kafka(kafka_data, settings=SETTINGS)
     with launch_kafka(properties, port) as kafka:
@@ -140,6 +193,9 @@ def test_group_goes_on_from_kafka_to_minibroker_and_back(tmp_path: Path) -> None
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
         epoch, before = settle(kafka), described(kafka)
+        streams = Streams()
+        streams.settle(kafka)
+        counting = streams.described(kafka)
         kafka.stop()
     with start_minibroker(data_dir=data, settings=SETTINGS) as broker:
         broker.stop()
@@ -148,6 +204,9 @@ def test_group_goes_on_from_kafka_to_minibroker_and_back(tmp_path: Path) -> None
     move_logs(kafka_data, data)
     with start_minibroker("--recover-topics-from-logs", data_dir=data, settings=SETTINGS) as broker:
         assert_goes_on(broker, before, epoch)
+        streams.assert_goes_on(broker, counting, *MEMBERS)
+        streams.shrink(broker)
+        counting = streams.described(broker)
         heartbeat(broker, MEMBERS[1], -1)
 
         def reassigned() -> Any:
@@ -166,3 +225,4 @@ def test_group_goes_on_from_kafka_to_minibroker_and_back(tmp_path: Path) -> None
         assert (response.error_code, response.error_message) == FINE
         assert (response.member_epoch, response.assignment) == (epoch, None)
         assert described(kafka) == before
+        streams.assert_goes_on(kafka, counting, MEMBERS[0])
