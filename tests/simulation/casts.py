@@ -149,7 +149,10 @@ class GroupCast(Cast):
         apis = CONSUMER_GROUP_ERRORS if is_consumer_group else GROUP_ERRORS
         self.targets = RuleTargets(
             apis=(*apis, *(SHARE_GROUP_ERRORS if has_share_group else ()), *DATA_ERRORS),
-            points=("group.revoked" if is_consumer_group else "group.preparing_rebalance",),
+            points=(
+                "group.revoked" if is_consumer_group else "group.preparing_rebalance",
+                *(("share.acquired", "share.acknowledged") if has_share_group else ()),
+            ),
             topics=tuple(world.topics),
             clients=tuple(each.name for each in (*producers, *members, *shares)),
         )
