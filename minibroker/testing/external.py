@@ -20,7 +20,6 @@ from minibroker.client.consumer import (
     LATEST,
     LEADER_CHANGED,
     Fetcher,
-    committed_offsets,
     list_offsets,
 )
 from minibroker.client.errors import BrokerError, check
@@ -28,6 +27,7 @@ from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.producer import RecordProducer, partition_of
 from minibroker.seed_file import SeedSource, read_seed, text_of
 from minibroker.testing.broker import MiniBroker
+from minibroker.testing.external_groups import describe_group
 from minibroker.testing.messages import MessageHelpers, Page, TopicMessage, WaitTimedOut
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import ErrorCode
@@ -41,10 +41,6 @@ from minibroker_protocol.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
-)
-from minibroker_protocol.messages.describe_groups import (
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
 )
 from minibroker_protocol.records import Record
 
@@ -199,7 +195,7 @@ class ExternalKafka(MessageHelpers):
         deadline = time.monotonic() + timeout_s
         with KafkaClient(self.bootstrap_servers) as client:
             while True:
-                found = _group(client, group)
+                found = describe_group(client, group)
                 if (
                     state in (None, found["state"])
                     and members in (None, len(found["members"]))
@@ -238,32 +234,6 @@ def _retried(call: Callable[[], T]) -> T:
             if error.code not in NOT_YET or time.monotonic() >= deadline:
                 raise
         time.sleep(POLL_S)
-
-
-def _group(client: KafkaClient, group: str) -> dict[str, Any]:
-    request = DescribeGroupsRequest(groups=[group])
-    (found,) = client.send(request, DescribeGroupsResponse, client.coordinator(group)).groups
-    offsets = committed_offsets(client, group)
-    ends: dict[tuple[str, int], int] = {}
-    for topic in {topic for topic, _ in offsets}:
-        listed = list_offsets(client, client.topic(topic), LATEST)
-        ends |= {(topic, index): end for index, end in listed.items()}
-    return {
-        "group_id": group,
-        "state": found.group_state,
-        "protocol_type": found.protocol_type,
-        "members": [
-            {"member_id": member.member_id, "client_id": member.client_id}
-            for member in found.members
-        ],
-        "offsets": [
-            {"topic": topic, "partition": index, "offset": offset}
-            for (topic, index), offset in offsets.items()
-        ],
-        "lag": sum(max(ends[at] - offset, 0) for at, offset in offsets.items())
-        if offsets
-        else None,
-    }
 
 
 def _wait_for_topic(client: KafkaClient, name: str, deadline: float = 0) -> bool:

@@ -5,7 +5,6 @@ Kafka creates the states of partitions in the background, so the first heartbeat
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 
 from minibroker_protocol.messages import alter_share_group_offsets as altering
@@ -32,9 +31,6 @@ from minibroker_protocol.types import ZERO_UUID, uuid_text
 from system_tests.peers.conversation import SendRequest
 from system_tests.peers.records import produce
 from system_tests.peers.topics import create, topic
-
-STATES_S: Final = 3.0
-"""How long Kafka takes to create the topic of states and the states."""
 
 
 def beat(member: str, epoch: int, group: str = "sg", **fields: Any) -> ShareGroupHeartbeatRequest:
@@ -115,8 +111,8 @@ def shared_records(ask: SendRequest) -> None:
     ask("produced", produce("sg", build_batch(records)), 9)
     names: dict[str, Any] = {"subscribed_topic_names": ["sg"]}
     ask("joined", beat("a", 0, **names), 1)
-    time.sleep(STATES_S)
-    ask("assigned", beat("a", 2, **names), 1)
+    # Kafka first creates the topic of states and the states.
+    ask.until(lambda response: response.member_epoch == 3, "assigned", beat("a", 2, **names), 1)
     ask("alive", beat("a", 3, **names), 1)
     ask("greater epoch", beat("a", 9), 1)
     ask("unknown member", beat("x", 3), 1)

@@ -116,17 +116,16 @@ class TransactionCast(Cast):
 class GroupCast(Cast):
     """Idempotent producers, the members of a group and their watcher, and others."""
 
-    def __init__(
-        self, world: World, length: Length, *, is_consumer_group: bool, has_share_group: bool
-    ) -> None:
+    def __init__(self, world: World, plan: RunPlan) -> None:
         self._world = world
-        self._has_share_group = has_share_group
+        self._has_share_group = has_share_group = plan.has_share_group
+        is_consumer_group = plan.has_consumer_group
         random = Random(f"{world.seed} group cast")
         producers = [
-            Producer(world, f"writer-{number}", length.batches_max)
+            Producer(world, f"writer-{number}", plan.length.batches_max)
             for number in range(random.randint(1, 3))
         ]
-        names = [f"member-{number}" for number in range(random.randint(2, 4))]
+        names = [f"member-{number}" for number in range(plan.members or random.randint(2, 4))]
         members: list[GroupClient]
         if is_consumer_group:
             members = [ConsumerGroupMember(world, name) for name in names]
@@ -142,21 +141,24 @@ class GroupCast(Cast):
                 OffsetObserver(world, "observer"),
                 Admin(world, "admin"),
             ]
-        shares = self._share_members() if has_share_group else []
+        shares = self._share_members(plan.members) if has_share_group else []
         if has_share_group:
             self.workers = [*self.workers, ShareGroupWatcher(world, "share-watcher", producers)]
         self.others += shares
         apis = CONSUMER_GROUP_ERRORS if is_consumer_group else GROUP_ERRORS
         self.targets = RuleTargets(
             apis=(*apis, *(SHARE_GROUP_ERRORS if has_share_group else ()), *DATA_ERRORS),
-            points=("group.revoked" if is_consumer_group else "group.preparing_rebalance",),
+            points=(
+                "group.revoked" if is_consumer_group else "group.preparing_rebalance",
+                *(("share.acquired", "share.acknowledged") if has_share_group else ()),
+            ),
             topics=tuple(world.topics),
             clients=tuple(each.name for each in (*producers, *members, *shares)),
         )
 
-    def _share_members(self) -> list[ShareGroupMember]:
+    def _share_members(self, count: int) -> list[ShareGroupMember]:
         random = Random(f"{self._world.seed} share group")
-        names = [f"sharer-{number}" for number in range(random.randint(2, 4))]
+        names = [f"sharer-{number}" for number in range(count or random.randint(2, 4))]
         return [ShareGroupMember(self._world, name) for name in names]
 
     async def prepare(self) -> None:
@@ -182,13 +184,7 @@ def make_casts(world: World, plan: RunPlan) -> list[Cast]:
     if plan.has_transactions:
         casts.append(TransactionCast(world, plan.length))
     if plan.has_group or plan.has_consumer_group:
-        cast = GroupCast(
-            world,
-            plan.length,
-            is_consumer_group=plan.has_consumer_group,
-            has_share_group=plan.has_share_group,
-        )
-        casts.append(cast)
+        casts.append(GroupCast(world, plan))
     return casts
 
 

@@ -54,6 +54,8 @@ class RunPlan(NamedTuple):
     """Whether there is a consumer group (KIP-848), in a run without a classic one."""
     has_share_group: bool
     """Whether there is a share group (KIP-932) beside the other group."""
+    members: int = 0
+    """Members of each group; 0 for a few."""
 
 
 def draw_plan(seed: int) -> RunPlan:

@@ -71,6 +71,8 @@ SETTINGS: Final = (
     "log.cleaner.min.cleanable.ratio=0.1",
     "log.cleaner.delete.retention.ms=2000",
 )
+CROWD_SETTINGS: Final = (f"offsets.topic.segment.bytes={1 << 20}",)
+"""Settings of runs with many members, whose records do not fit into small segments."""
 ADVANCES_MS: Final = (100, 3000, 125_000)
 """Clock changes: the longest makes fetch sessions old enough to be evicted."""
 KILL_TICKS_MAX: Final = (5, 20, 60)
@@ -188,17 +190,19 @@ def count_cleaned(counts: Counter[str], directory: Path) -> None:
     counts.update(f"cleaned {path.parent.name.rpartition('-')[0]}" for path in files)
 
 
-def simulate(seed: int) -> Outcome:
-    """One whole run in a trio run of its own."""
+def simulate(seed: int, plan: RunPlan | None = None) -> Outcome:
+    """One whole run in a trio run of its own; by default its plan is drawn."""
     mock = MockClock(autojump_threshold=0)
     outcome = Outcome(seed)
-    plan = draw_plan(seed)
+    chosen = plan or draw_plan(seed)
 
     async def main() -> None:
         with tempfile.TemporaryDirectory(dir=memory_directory()) as directory:
             clock = SimulatedClock(mock)
             broker = TaskBroker(
-                Settings.from_sources(pairs=[*SETTINGS, *layout(seed)]),
+                Settings.from_sources(
+                    pairs=[*SETTINGS, *layout(seed), *(CROWD_SETTINGS if chosen.members else ())]
+                ),
                 Path(directory),
                 clock=clock,
                 seed=seed,
@@ -209,7 +213,7 @@ def simulate(seed: int) -> Outcome:
             with counted(world.counts):
                 async with trio.open_nursery() as nursery:
                     await nursery.start(broker.run)
-                    await play(world, plan, outcome)
+                    await play(world, chosen, outcome)
                     await broker.wait_ready()
                     await broker.stop()
             count_cleaned(world.counts, Path(directory))

@@ -50,6 +50,8 @@ class World:
         """The rare path of a kill now, by its name."""
         self.moment_reached = trio.Event()
         """Set, and replaced, when a client sends a request during which a kill is worth trying."""
+        self.advanced_s = 0.0
+        """By how much the clock was advanced."""
         self.faults_ended = False
         """Whether no further faults are injected."""
         self.may_end = False

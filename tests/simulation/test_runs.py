@@ -17,6 +17,7 @@ import pytest
 
 from tests.simulation import runs
 from tests.simulation.many_seeds import Summary, run_seeds
+from tests.simulation.run_plan import LENGTHS, RunPlan
 from tests.simulation.runs import simulate
 from tests.simulation.sometimes import PATHS, SEEDS_MIN, never_taken, table
 
@@ -61,6 +62,21 @@ def test_clients_lose_nothing_under_random_faults(parts: Parts, seed: int, part:
     if not parts.are_enough:
         first = (seed * PARTS_MAX + part) * PART_SEEDS
         parts.play(range(first, first + PART_SEEDS))
+
+
+def test_a_hundred_members_of_two_types_lose_nothing_under_random_faults(seed: int) -> None:
+    plan = RunPlan(
+        length=min(LENGTHS),
+        has_transactions=False,
+        has_group=False,
+        has_rules=True,
+        has_kills=True,
+        has_consumer_group=True,
+        has_share_group=True,
+        members=50,
+    )
+    outcome = simulate(seed, plan)
+    assert not outcome.wrong, (seed, outcome.wrong)
 
 
 def summary_of(*paths: str) -> Callable[[object], tuple[Summary, list[str]]]:

@@ -520,7 +520,9 @@ class FaultCourse:
 
     def effect(self, match: RuleMatch, response: Any, load: LoadRecords) -> Any:
         """The response if a rule fires; `NO_EFFECT` if that changes neither it nor its time."""
-        action = match.active.rule.action
+        action, point = match.active.rule.action, match.active.rule.point
+        if point is not None and response is not None and not point.is_reached(response):
+            return NO_EFFECT
         if not action.needs_response and action.place != MIDDLE:
             return response
         if self._loses_response:

@@ -7,7 +7,8 @@ which rule matches. Invariant: a hold point that no request passes is one of the
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.registry import ApiKey
@@ -51,6 +52,8 @@ _OF_REQUESTS: Final = (*CLIENT_FIELDS, *CONNECTION_FIELDS, "correlation_id")
 FaultPoint: TypeAlias = Literal[
     "produce.appended",
     "fetch.waiting",
+    "share.acquired",
+    "share.acknowledged",
     "group.preparing_rebalance",
     "group.revoked",
     "transaction.prepared",
@@ -70,6 +73,16 @@ class HoldPoint(NamedTuple):
     """The API whose requests pass; None if none does."""
     place: str = INSIDE
     """Where in the course of such a request the point is."""
+    is_reached: Callable[[Any], bool] = lambda _: True
+    """Whether a request with this response has reached the point."""
+
+
+def _has_acquired(response: Any) -> bool:
+    return any(each.acquired_records for topic in response.responses for each in topic.partitions)
+
+
+def _has_acknowledged(response: Any) -> bool:
+    return any(not each.error_code for topic in response.responses for each in topic.partitions)
 
 
 POINTS: Final[dict[FaultPoint, HoldPoint]] = {
@@ -85,6 +98,22 @@ POINTS: Final[dict[FaultPoint, HoldPoint]] = {
         (*_OF_REQUESTS, "topic", "topic_id", "partition"),
         ApiKey.FETCH,
         WAITING,
+    ),
+    "share.acquired": HoldPoint(
+        "A ShareFetch has acquired records for a member, and its response is not sent. While it is "
+        "held, the locks of the records run.",
+        (*_OF_REQUESTS, "topic", "topic_id", "partition", "group", "member"),
+        ApiKey.SHARE_FETCH,
+        AFTER,
+        _has_acquired,
+    ),
+    "share.acknowledged": HoldPoint(
+        "The acknowledgements of a ShareAcknowledge request are stored, and its response is not "
+        "sent.",
+        (*_OF_REQUESTS, "topic", "topic_id", "partition", "group", "member"),
+        ApiKey.SHARE_ACKNOWLEDGE,
+        AFTER,
+        _has_acknowledged,
     ),
     "group.preparing_rebalance": HoldPoint(
         "A rebalance has started. While it is held, members join, leave and expire, and no "

@@ -16,6 +16,9 @@ from minibroker.lab.faults.places import (
 )
 from minibroker_protocol import registry
 from minibroker_protocol.entities import selectable
+from minibroker_protocol.messages import share_acknowledge as acknowledging
+from minibroker_protocol.messages import share_fetch as fetching
+from minibroker_protocol.types import ZERO_UUID
 
 
 def test_every_point_has_a_row() -> None:
@@ -47,3 +50,18 @@ def test_rules_without_a_point_have_no_selectors_of_one() -> None:
     assert inside.point.selectors == ("transactional_id",)
     assert inside.is_inside
     assert not FaultRule(Hold(point="produce.appended")).is_inside
+
+
+def test_requests_without_records_or_acknowledgements_do_not_reach_the_share_points() -> None:
+    found = fetching.PartitionData(partition_index=0, records=b"")
+    topic = fetching.ShareFetchableTopicResponse(topic_id=ZERO_UUID, partitions=[found])
+    fetched = fetching.ShareFetchResponse(responses=[topic])
+    assert not POINTS["share.acquired"].is_reached(fetched)
+    found.acquired_records = [fetching.AcquiredRecords(first_offset=0, last_offset=0)]
+    assert POINTS["share.acquired"].is_reached(fetched)
+    result = acknowledging.PartitionData(partition_index=0, error_code=121)
+    other = acknowledging.ShareAcknowledgeTopicResponse(topic_id=ZERO_UUID, partitions=[result])
+    acknowledged = acknowledging.ShareAcknowledgeResponse(responses=[other])
+    assert not POINTS["share.acknowledged"].is_reached(acknowledged)
+    result.error_code = 0
+    assert POINTS["share.acknowledged"].is_reached(acknowledged)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, ShareConsumer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from minibroker.testing import MiniBroker
 from minibroker_protocol.errors import ErrorCode
@@ -162,3 +164,94 @@ def test_change_of_metadata_is_held(broker: MiniBroker, client: RawClient, fresh
         applied.release()
         assert client.receive(create, 5).topics[0].error_code == ErrorCode.NONE
         assert other.ask(describe, 12).topics[0].error_code == ErrorCode.NONE
+
+
+class SharedTopic:
+    """A topic with one record, which a share group reads from the start."""
+
+    def __init__(self, broker: MiniBroker, name: str) -> None:
+        self._broker, self.name = broker, name
+        broker.create_topic(name)
+        broker.produce(name, ["one"])
+        entry = ConfigEntry(
+            "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(ConfigResource.Type.GROUP, name, incremental_configs=[entry])
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.incremental_alter_configs([resource])[resource].result()
+
+    def consumer(self) -> ShareConsumer:
+        consumer = ShareConsumer(
+            {
+                "bootstrap.servers": self._broker.bootstrap_servers,
+                "group.id": self.name,
+                "share.acknowledgement.mode": "explicit",
+            }
+        )
+        consumer.subscribe([self.name])
+        return consumer
+
+    def in_flight(self) -> tuple[int, int]:
+        """Records that members have, and the start offset."""
+        view = self._broker.control.get("v1", "groups", self.name)
+        (partition,) = view["share_partitions"]
+        return int(partition["acquired"]), int(partition["start_offset"])
+
+
+@pytest.fixture
+def shared(broker: MiniBroker, fresh_name: str) -> SharedTopic:
+    return SharedTopic(broker, fresh_name)
+
+
+def poll(consumer: ShareConsumer) -> list[Any]:
+    while not (found := list(consumer.poll(0.1) or ())):
+        pass
+    return found
+
+
+def test_acquired_records_are_held_before_the_response(
+    broker: MiniBroker, shared: SharedTopic
+) -> None:
+    consumer = shared.consumer()
+    with broker.faults as faults:
+        acquired = faults.add("hold", point="share.acquired", group=shared.name)
+        while not acquired.holds:
+            assert not list(consumer.poll(0.05) or ())
+        (held,) = acquired.holds
+        assert (held["api"], held["group"]) == ("SHARE_FETCH", shared.name)
+        assert shared.in_flight() == (1, 0)
+        acquired.release()
+        (message,) = poll(consumer)
+        assert message.delivery_count() == 1
+    consumer.acknowledge(message)
+    consumer.commit_sync(10)
+    with broker.faults as faults:
+        again = faults.add("hold", point="share.acquired", group=shared.name)
+        seen = faults.add("observe", api="ShareFetch", group=shared.name, first=2)
+        while seen.hits < 2:  # They have found nothing, so they do not reach the point.
+            assert not list(consumer.poll(0.05) or ())
+        assert again.matches == 0
+        broker.produce(shared.name, ["two"])
+        while not again.holds:
+            assert not list(consumer.poll(0.05) or ())
+    consumer.acknowledge(poll(consumer)[0])
+    consumer.close()
+
+
+def test_stored_acknowledgements_are_held_before_the_response(
+    broker: MiniBroker, shared: SharedTopic
+) -> None:
+    consumer = shared.consumer()
+    (message,) = poll(consumer)
+    with broker.faults as faults, ThreadPoolExecutor(1) as pool:
+        acknowledged = faults.add("hold", point="share.acknowledged", group=shared.name)
+        consumer.acknowledge(message)
+        committed = pool.submit(consumer.commit_sync, 30)
+        acknowledged.wait()
+        (held,) = acknowledged.holds
+        assert (held["api"], held["group"]) == ("SHARE_ACKNOWLEDGE", shared.name)
+        assert shared.in_flight() == (0, 1)
+        assert not committed.done()
+        acknowledged.release()
+        assert list(committed.result(30).values()) == [None]
+    consumer.close()

@@ -38,7 +38,7 @@ async def test_broker_s_actions_are_rejected_with_advice(action: Action) -> None
 async def test_only_the_hold_point_of_an_answered_request_is_accepted() -> None:
     for point in get_args(FaultPoint):
         rule = FaultRule(Hold(point=point))
-        if point == "produce.appended":
+        if point in ("produce.appended", "share.acquired", "share.acknowledged"):
             assert (await ProxyFaults(list).add(rule)).rule == {
                 "action": "hold",
                 "point": point,
