@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -324,12 +324,14 @@ class GroupService:
         self, group_id: str, event: ConsumerHeartbeat | ShareHeartbeat
     ) -> bool:
         """Whether a heartbeat extends a session here, without an assignment in the response."""
-        expected = ConsumerGroup if isinstance(event, ConsumerHeartbeat) else ShareGroup
-        group: Any = self._manager.find(group_id, expected)
-        if group is None:
-            return False
-        group.image = self._image()
-        return bool(group.only_extends_session(event))
+        group = self._manager.groups.get(group_id)
+        if isinstance(group, ConsumerGroup) and isinstance(event, ConsumerHeartbeat):
+            group.image = self._image()
+            return group.only_extends_session(event)
+        if isinstance(group, ShareGroup) and isinstance(event, ShareHeartbeat):
+            group.image = self._image()
+            return group.only_extends_session(event)
+        return False
 
     def share_group(self, group_id: str, *, creates: bool = False) -> ShareGroup | ErrorCode:
         """A share group, to be read, or the error; an administrator may create it."""
