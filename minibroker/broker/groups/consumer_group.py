@@ -201,8 +201,10 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
                 event.waiter, ConsumerHeartbeatResult(rejected.error, rejected.text or None)
             )
 
-    def only_extends_session(self, event: ConsumerHeartbeat, /) -> bool:
+    def only_extends_session(self, event: ConsumerHeartbeat | ShareHeartbeat, /) -> bool:
         """Whether a heartbeat extends the session of its member and has no other effect."""
+        if isinstance(event, ShareHeartbeat):
+            return False
         data = self.data
         member = data.members.get(event.member_id)
         return (

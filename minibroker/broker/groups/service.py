@@ -73,6 +73,7 @@ from minibroker.broker.groups.events import (
 )
 from minibroker.broker.groups.group import (
     LOG_LINE_CHARACTERS_MAX,
+    EpochGroup,
     Group,
     GroupLimits,
 )
@@ -320,18 +321,23 @@ class GroupService:
                 return ShareHeartbeatResult(ErrorCode.POLICY_VIOLATION)
         return self._request_immediate(group, event, ShareHeartbeatResult)
 
-    def only_extends_session(
+    def extend_session(
         self, group_id: str, event: ConsumerHeartbeat | ShareHeartbeat
-    ) -> bool:
-        """Whether a heartbeat extends a session here, without an assignment in the response."""
+    ) -> int | None:
+        """Extend the session of a member whose heartbeat has no other effect.
+
+        Return the interval of its heartbeats; None, and nothing is done, for any other heartbeat.
+        """
         group = self._manager.groups.get(group_id)
-        if isinstance(group, ConsumerGroup) and isinstance(event, ConsumerHeartbeat):
-            group.image = self._image()
-            return group.only_extends_session(event)
-        if isinstance(group, ShareGroup) and isinstance(event, ShareHeartbeat):
-            group.image = self._image()
-            return group.only_extends_session(event)
-        return False
+        if not isinstance(group, EpochGroup):
+            return None
+        group.image = self._image()
+        if not group.only_extends_session(event):
+            return None
+        interval_ms = group.extend_session(event.member_id, self._moment())
+        if self._manager.timers.schedule(group_id, group.next_deadline):
+            self._wakeup.set()
+        return interval_ms
 
     def share_group(self, group_id: str, *, creates: bool = False) -> ShareGroup | ErrorCode:
         """A share group, to be read, or the error; an administrator may create it."""

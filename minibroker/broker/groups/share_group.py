@@ -123,11 +123,13 @@ class ShareGroup(EpochGroup[ShareGroupData]):
         except RequestRejected as rejected:
             self._answer(event.waiter, ShareHeartbeatResult(rejected.error, rejected.text or None))
 
-    def only_extends_session(self, event: ShareHeartbeat, /) -> bool:
+    def only_extends_session(self, event: ConsumerHeartbeat | ShareHeartbeat, /) -> bool:
         """Whether a heartbeat extends the session of its member and has no other effect.
 
         It makes no state of a partition either, which the request does.
         """
+        if isinstance(event, ConsumerHeartbeat):
+            return False
         data = self.data
         member = data.members.get(event.member_id)
         if (
