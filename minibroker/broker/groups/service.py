@@ -336,15 +336,33 @@ class GroupService:
                 return ShareHeartbeatResult(ErrorCode.POLICY_VIOLATION)
         return self._request_immediate(group, event, ShareHeartbeatResult)
 
-    def only_extends_session(
+    def only_extends_session(self, group_id: str, event: StreamsHeartbeat) -> bool:
+        """Whether a heartbeat extends the session of a member here, and has no other effect."""
+        return self._group_without_news(group_id, event) is not None
+
+    def extend_session(
+        self, group_id: str, event: ConsumerHeartbeat | ShareHeartbeat
+    ) -> int | None:
+        """Extend the session of a member whose heartbeat has no other effect.
+
+        Return the interval of its heartbeats; None, and nothing is done, for any other heartbeat.
+        """
+        group = self._group_without_news(group_id, event)
+        if group is None:
+            return None
+        interval_ms = group.extend_session(event.member_id, self._moment())
+        if self._manager.timers.schedule(group_id, group.next_deadline):
+            self._wakeup.set()
+        return interval_ms
+
+    def _group_without_news(
         self, group_id: str, event: ConsumerHeartbeat | ShareHeartbeat | StreamsHeartbeat
-    ) -> bool:
-        """Whether a heartbeat extends a session here, without an assignment in the response."""
+    ) -> EpochGroup[Any] | None:
         group = self._manager.find(group_id, _TYPES_OF_HEARTBEATS[type(event)])
         if group is None:
-            return False
+            return None
         group.image = self._image()
-        return group.only_extends_session(event)
+        return group if group.only_extends_session(event) else None
 
     def share_group(self, group_id: str, *, creates: bool = False) -> ShareGroup | ErrorCode:
         """A share group, to be read, or the error; an administrator may create it."""

@@ -64,6 +64,9 @@ _logger = logging.getLogger(__name__)
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of a partition that are read for one fetch: the headers of their batches are parsed."""
 
+FIRST_LOAD_BYTES: Final = 64 * 1024
+"""So many of them are read first, then four times as many, until there are enough records."""
+
 RANGES_MAX: Final = 100
 """Ranges of records that a view of a share partition has."""
 
@@ -337,7 +340,8 @@ class ShareService:
         share_bytes = part.bytes_max // max(len(open_ones), 1)
         for name, cached in open_ones:
             try:
-                read = self._read(name, cached, min(share_bytes, READ_BYTES_MAX), size == 0)
+                bytes_max = min(share_bytes, READ_BYTES_MAX)
+                read = self._read(name, cached, part.limits, bytes_max, is_first=size == 0)
             except LogError as error:
                 found[name] = ShareFetched(error.code, error.text)
                 continue
@@ -366,9 +370,18 @@ class ShareService:
         return goes_on and self._acquire(part, usable, settings, _errors(found))
 
     def _read(
-        self, name: TopicPartition, cached: _Cached, bytes_max: int, is_first: bool
+        self,
+        name: TopicPartition,
+        cached: _Cached,
+        limits: AcquireLimits,
+        bytes_max: int,
+        *,
+        is_first: bool,
     ) -> _Read | None:
-        """Read records from the first offset that can be acquired. Raises LogError."""
+        """Read records from the first offset that can be acquired. Raises LogError.
+
+        Of the batches behind the window, only those are looked at whose records can be acquired.
+        """
         partition = self._env.partition(*name)
         if partition is None:
             raise LogError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition is not here")
@@ -386,8 +399,7 @@ class ShareService:
             records = partition.read(offset, bytes_max, min_one=is_first)
         if records is None:
             return None
-        data = records.load()
-        headers = [(at, header) for at, header in iter_batches(data)]
+        headers = _headers(records, share.end_offset + limits.max_records - 1)
         if not headers:
             return None
         return _Read(records, headers, tuple(aborted), is_committed)
@@ -657,6 +669,23 @@ def _ranges(share: SharePartition) -> tuple[ShareRange, ...]:
         if not state.is_terminal
     )
     return tuple(islice(found, RANGES_MAX))
+
+
+def _headers(records: FileSlice, enough: int) -> list[tuple[int, BatchHeader]]:
+    """Positions and headers of the whole batches, up to the one that has an offset."""
+    size = FIRST_LOAD_BYTES
+    while True:
+        loaded = FileSlice(
+            records.path, records.position, min(size, records.length), records.inode
+        ).load()
+        headers = []
+        for at, header in iter_batches(loaded):
+            headers.append((at, header))
+            if header.last_offset >= enough:
+                return headers
+        if size >= records.length:
+            return headers
+        size *= 4
 
 
 class _Read(NamedTuple):
