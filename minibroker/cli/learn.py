@@ -56,6 +56,7 @@ class Lesson:
     """The broker and the folder of one chapter, in which its commands run."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.console = f"{environment['MINIBROKER_CONTROL']}/console"
         self._folder = folder
         self._environment = environment
         self._sessions: list[int] = []
@@ -153,6 +154,7 @@ def teach(chapter: Chapter, taught: Lesson, *, asks: bool) -> None:
     """Go through a chapter in the terminal. Raises `CliError`."""
     click.echo(click.style(f"{chapter.number}. {chapter.title}", bold=True))
     click.echo(f"\n{chapter.introduction}")
+    click.echo(f"\nThe broker in a browser, while this chapter runs: {taught.console}")
     right = asked = 0
     for step in chapter.steps:
         click.echo("\n" + click.style(step.title, bold=True))

@@ -31,6 +31,7 @@ security_dir_option = click.option(
     "--security-dir",
     type=click.Path(path_type=Path),
     default=DIRECTORY,
+    show_default=False,
     metavar="DIR",
     help="Folder of the certificates and passwords of --tls and --sasl, which later starts use "
     "again. [default: minibroker/security in the user's configuration]",

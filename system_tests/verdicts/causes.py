@@ -43,7 +43,7 @@ SCENARIO_CAUSES: Final[Mapping[str, str]] = {
     "reconnect-backoff": _REFUSED,
     "reconnect-backoff-grows": _REFUSED,
     "reconnect-backoff-jitter": _REFUSED,
-    "connection-reuse": _ALWAYS,
+    "connection-reuse": _LEADER,
     "correlation-ids": _ALWAYS,
     "retry-backoff": _LEADER,
     "retry-backoff-grows": _LEADER,

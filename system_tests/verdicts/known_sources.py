@@ -79,9 +79,15 @@ _FRANZ_FETCH: Final = KnownSource(
 _KAFKA_GO_THROTTLE: Final = KnownSource(
     "kafka-go #919",
     "https://github.com/segmentio/kafka-go/issues/919",
-    "Is throttling in the consumer supported?",
+    "Is throttling in the consumer supported",
 )
-_KAFKA_GO_CONNECTIONS: Final = KnownSource(
+_KAFKA_GO_LEADER: Final = KnownSource(
+    "dialer.go",
+    "https://github.com/segmentio/kafka-go/blob/v0.4.51/dialer.go#L162-L167",
+    "the leader of a partition is looked up on a connection of its own, whenever a reader starts "
+    "again, as it does after an error of the leader",
+)
+_KAFKA_GO_COORDINATOR: Final = KnownSource(
     "consumergroup.go",
     "https://github.com/segmentio/kafka-go/blob/v0.4.51/consumergroup.go#L898-L921",
     "each generation connects for FindCoordinator, and again for the group",
@@ -123,7 +129,7 @@ KNOWN_SOURCES: Final[Mapping[tuple[str, str], tuple[KnownSource, ...]]] = {
     ("franz-go", "retry-backoff"): (_FRANZ_FETCH,),
     ("franz-go", "no-busy-loop"): (_FRANZ_FETCH,),
     ("kafka-go", "obeys-throttle"): (_KAFKA_GO_THROTTLE,),
-    ("kafka-go", "connection-reuse"): (_KAFKA_GO_CONNECTIONS,),
+    ("kafka-go", "connection-reuse"): (_KAFKA_GO_LEADER, _KAFKA_GO_COORDINATOR),
     ("kafka-go", "reauthentication"): (_KAFKA_GO_SESSION,),
     ("kafkajs", "retry-backoff"): (_KAFKAJS_REJOIN,),
     ("kafkajs", "no-busy-loop"): (_KAFKAJS_REJOIN,),

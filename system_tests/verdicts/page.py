@@ -45,7 +45,8 @@ on its configuration. Each section says what the scenario contributes. The broke
 any case, for example by muting throttled connections.
 
 A finding that is more than an advice names a public issue, or the lines of the client's code. If a
-rule was broken in some runs only, nothing is concluded; each client names these rules.
+rule was broken in some runs only, nothing is concluded; each client names these rules. A busy
+machine can hide a finding: loops become slower than the limit, and waits without jitter vary.
 
 "2 of 7" are broken situations of all situations of the rule. "1 to 3 of 5 to 7" are the fewest and
 the most of all runs: how often a client gets into a situation depends on its timing.

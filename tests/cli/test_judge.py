@@ -12,6 +12,11 @@ from minibroker.cli.app import app
 from minibroker.cli.judge import write_page
 from minibroker.cli.output import CliError, ExitCode, InvalidUsage
 from minibroker.lab.verdicts.all_rules import RULES
+from minibroker_protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from minibroker_protocol.registry import ApiKey
 from tests.lab.verdicts.test_saved_journal import saved
 from tests.lab.verdicts.written import CLIENT, WrittenJournal
@@ -55,6 +60,23 @@ def test_broken_rule_exits_with_1() -> None:
     result = judge("--client-id", CLIENT, "--journal", "-", stdin=text(bad_journal()))
     assert result.exit_code == ExitCode.REFUSED
     assert result.stdout.endswith("\nbroken: advertised-versions\n")
+
+
+def test_client_is_judged_in_a_namespace() -> None:
+    """The other connection has another client with the same id."""
+    journal = bad_journal()
+    for name, connection in (("a.orders", "2"), ("b.orders", "3")):
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+        journal.ask(connection, request, 9, MetadataResponse())
+    words = ("--client-id", CLIENT, "--journal", "-", "--namespace", "a")
+    result = judge(*words, stdin=text(journal))
+    assert result.stdout.startswith("client id app: 1 requests on 1 connections\n")
+    assert result.exit_code == ExitCode.OK
+
+
+def test_broken_rule_says_what_an_author_can_do() -> None:
+    result = judge("--client-id", CLIENT, "--journal", "-", stdin=text(bad_journal()))
+    assert "    What an author can do: Use the highest version that both" in result.stdout
 
 
 def test_allowed_rule_exits_with_0() -> None:

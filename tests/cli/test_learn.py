@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,11 @@ def test_chapter_without_questions_only_shows(monkeypatch: pytest.MonkeyPatch) -
     result = CliRunner().invoke(app, ["learn", "1", "--no-questions"])
     assert "The answer: 3" in result.stdout
     assert "predictions" not in result.stdout
+
+
+def test_console_of_the_chapter_s_broker_is_named() -> None:
+    with lesson(CHAPTER) as taught, urllib.request.urlopen(taught.console) as page:
+        assert b"<html" in page.read()
 
 
 def test_chapters_are_listed() -> None:
