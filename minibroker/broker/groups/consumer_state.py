@@ -12,7 +12,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from struct import Struct
+from struct import Struct, pack
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -315,7 +315,10 @@ def _hashed_topic(topic: Topic, racks: Mapping[int, str]) -> bytes:
     """The bytes of which the hash of a topic is computed; integers are little-endian."""
     most, least = topic.topic_id[:8], topic.topic_id[8:]
     parts = [_HASH_VERSION, most[::-1], least[::-1], _hashed_text(topic.name)]
-    parts.append(_INT32.pack(len(topic.partitions)))
+    count = len(topic.partitions)
+    parts.append(_INT32.pack(count))
+    if not racks:  # As below, in a fraction of the time.
+        return b"".join((*parts, pack(f"<{count}i", *range(count))))
     for index, partition in enumerate(topic.partitions):
         parts.append(_INT32.pack(index))
         for rack in sorted(racks[each] for each in partition.replicas if each in racks):

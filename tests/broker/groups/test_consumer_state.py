@@ -17,7 +17,7 @@ from minibroker.broker.groups.consumer_state import (
     topics_hash,
 )
 from minibroker.broker.groups.group import RequestRejected
-from minibroker.broker.metadata.image import Image, Topic, TopicCreated, apply
+from minibroker.broker.metadata.image import Broker, Image, Topic, TopicCreated, apply
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import uuid_from_text
 from tests.broker.groups.consumer_play import ConsumerPlay, partitions, topic_id
@@ -103,6 +103,8 @@ def test_hash_of_topics_is_that_of_kafka() -> None:
     topic = Topic("orders", uuid_from_text("f684xxrJTumuKywdIPbwuA"), partitions(0, 6))
     image = apply(Image(), TopicCreated(topic))
     assert topics_hash(image, ["orders"]) == -2661676772421926224
+    other = replace(image, brokers={9: Broker(9, "rack of no replica", {})})
+    assert topics_hash(other, ["orders"]) == -2661676772421926224
 
 
 def test_hash_of_topics_changes_with_their_partitions() -> None:
