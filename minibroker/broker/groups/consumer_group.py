@@ -332,12 +332,15 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
         self, without: Sequence[ConsumerMember], joining: ConsumerMember | None = None
     ) -> bool:
         """Whether only classic members are left without these; ``joining`` takes one's place."""
-        left = [each for each in self.data.members.values() if each not in without]
-        count = len(left) + (joining is not None)
+        removed = {each.member_id for each in without}
+        count = len(self.data.members) - len(removed) + (joining is not None)
         limits = self.limits
         return (
             count > 0
-            and all(each.classic is not None for each in left)
+            and all(
+                each.classic is not None or each.member_id in removed
+                for each in self.data.members.values()
+            )
             and limits.consumer.may_downgrade
             and count <= limits.members_max
         )

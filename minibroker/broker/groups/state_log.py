@@ -251,7 +251,7 @@ class StoredGroup:
         """Replace the record that has this key, or delete it if the record is a tombstone."""
         key = record.encode_key()
         self.records.pop(key, None)
-        if record.encode_value() is not None:
+        if record != record.tombstone():
             self.records[key] = record
 
     def tombstones(self, group_id: str) -> Iterator[Entry]:
