@@ -217,18 +217,10 @@ def _beat_in_one_step(
         client_id=scope.client_id or "",
         client_host=f"/{scope.caller.client_host}",
     )
-    groups = scope.worker.groups
-    if not groups.only_extends_session(group_id, event):
+    interval_ms = scope.worker.groups.extend_session(group_id, event)
+    if interval_ms is None:
         return None
-    result = groups.consumer_heartbeat(group_id, event)
-    return (
-        0,
-        result.error,
-        result.message,
-        result.member_id,
-        result.member_epoch,
-        result.heartbeat_interval_ms,
-    )
+    return 0, ErrorCode.NONE, None, member_id, epoch, interval_ms
 
 
 CONSUMER_GROUP_HEARTBEAT = Api(

@@ -657,6 +657,12 @@ class EpochGroup(WrittenGroup, Generic[D]):
     def validate_delete(self) -> ErrorCode:
         return ErrorCode.NON_EMPTY_GROUP if self.data.members else ErrorCode.NONE
 
+    def extend_session(self, member_id: str, time: Moment) -> int:
+        """Do what a heartbeat does that has no other effect; return the interval of heartbeats."""
+        self.time = time
+        self._set_deadline(Deadline.SESSION, member_id, self.times.session_timeout_ms)
+        return self.times.heartbeat_interval_ms
+
     @abstractmethod
     def only_extends_session(self, event: Any, /) -> bool:
         """Whether a heartbeat extends the session of its member and has no other effect.

@@ -346,6 +346,22 @@ class GroupService:
         group.image = self._image()
         return group.only_extends_session(event)
 
+    def extend_session(
+        self, group_id: str, event: ConsumerHeartbeat | ShareHeartbeat
+    ) -> int | None:
+        """Extend the session of a member whose heartbeat has no other effect.
+
+        Return the interval of its heartbeats; None, and nothing is done, for any other heartbeat.
+        """
+        if not self.only_extends_session(group_id, event):
+            return None
+        group = self._manager.groups[group_id]
+        assert isinstance(group, EpochGroup)
+        interval_ms: int = group.extend_session(event.member_id, self._moment())
+        if self._manager.timers.schedule(group_id, group.next_deadline):
+            self._wakeup.set()
+        return interval_ms
+
     def share_group(self, group_id: str, *, creates: bool = False) -> ShareGroup | ErrorCode:
         """A share group, to be read, or the error; an administrator may create it."""
         group = self._manager.groups.get(group_id)

@@ -112,9 +112,16 @@ class ConsumerPlay:
             interval_ms = self.group.times.heartbeat_interval_ms
             expected = OK, None, member.member_id, member.member_epoch, interval_ms, None
             assert self.answers == [expected]
+            deadlines = self.deadlines()
+            assert self.group.extend_session(member.member_id, self.time) == interval_ms
+            assert self.deadlines() == deadlines
             assert len(self.records) == records
         assert len(self.answers) <= 1
         return self.answers[0] if self.answers else None
+
+    def deadlines(self) -> tuple[object, object]:
+        """All deadlines of the group, and the time of its next event."""
+        return dict(self.group._deadlines), self.group.next_deadline
 
     def _extended_by(self, event: Event) -> ConsumerMember | None:
         """The member whose session a heartbeat extends without another effect."""

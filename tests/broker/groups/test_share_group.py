@@ -85,6 +85,9 @@ class SharePlay:
             interval_ms = self.group.times.heartbeat_interval_ms
             expected = OK, None, event.member_id, event.member_epoch, interval_ms, None
             assert self.answers[-1] == expected
+            deadline = self.group.next_deadline
+            assert self.group.extend_session(event.member_id, self.time) == interval_ms
+            assert self.group.next_deadline == deadline
         self._check()
 
     def _check(self) -> None:
