@@ -337,7 +337,8 @@ class ShareService:
         share_bytes = part.bytes_max // max(len(open_ones), 1)
         for name, cached in open_ones:
             try:
-                read = self._read(name, cached, min(share_bytes, READ_BYTES_MAX), size == 0)
+                bytes_max = min(share_bytes, READ_BYTES_MAX)
+                read = self._read(name, cached, part.limits, bytes_max, is_first=size == 0)
             except LogError as error:
                 found[name] = ShareFetched(error.code, error.text)
                 continue
@@ -366,9 +367,18 @@ class ShareService:
         return goes_on and self._acquire(part, usable, settings, _errors(found))
 
     def _read(
-        self, name: TopicPartition, cached: _Cached, bytes_max: int, is_first: bool
+        self,
+        name: TopicPartition,
+        cached: _Cached,
+        limits: AcquireLimits,
+        bytes_max: int,
+        *,
+        is_first: bool,
     ) -> _Read | None:
-        """Read records from the first offset that can be acquired. Raises LogError."""
+        """Read records from the first offset that can be acquired. Raises LogError.
+
+        Of the batches behind the window, only those are looked at whose records can be acquired.
+        """
         partition = self._env.partition(*name)
         if partition is None:
             raise LogError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition is not here")
@@ -387,7 +397,11 @@ class ShareService:
         if records is None:
             return None
         data = records.load()
-        headers = [(at, header) for at, header in iter_batches(data)]
+        headers = []
+        for at, header in iter_batches(data):
+            headers.append((at, header))
+            if header.last_offset >= share.end_offset + limits.max_records - 1:
+                break
         if not headers:
             return None
         return _Read(records, headers, tuple(aborted), is_committed)
