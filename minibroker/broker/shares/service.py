@@ -64,6 +64,9 @@ _logger = logging.getLogger(__name__)
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of a partition that are read for one fetch: the headers of their batches are parsed."""
 
+FIRST_LOAD_BYTES: Final = 64 * 1024
+"""So many of them are read first, then four times as many, until there are enough records."""
+
 RANGES_MAX: Final = 100
 """Ranges of records that a view of a share partition has."""
 
@@ -396,12 +399,7 @@ class ShareService:
             records = partition.read(offset, bytes_max, min_one=is_first)
         if records is None:
             return None
-        data = records.load()
-        headers = []
-        for at, header in iter_batches(data):
-            headers.append((at, header))
-            if header.last_offset >= share.end_offset + limits.max_records - 1:
-                break
+        headers = _headers(records, share.end_offset + limits.max_records - 1)
         if not headers:
             return None
         return _Read(records, headers, tuple(aborted), is_committed)
@@ -671,6 +669,23 @@ def _ranges(share: SharePartition) -> tuple[ShareRange, ...]:
         if not state.is_terminal
     )
     return tuple(islice(found, RANGES_MAX))
+
+
+def _headers(records: FileSlice, enough: int) -> list[tuple[int, BatchHeader]]:
+    """Positions and headers of the whole batches, up to the one that has an offset."""
+    size = FIRST_LOAD_BYTES
+    while True:
+        loaded = FileSlice(
+            records.path, records.position, min(size, records.length), records.inode
+        ).load()
+        headers = []
+        for at, header in iter_batches(loaded):
+            headers.append((at, header))
+            if header.last_offset >= enough:
+                return headers
+        if size >= records.length:
+            return headers
+        size *= 4
 
 
 class _Read(NamedTuple):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.settings import Settings
+from minibroker.broker.shares import service
 from minibroker.broker.shares.service import (
     ShareEnvironment,
     SharePart,
@@ -40,7 +42,7 @@ from minibroker_protocol.messages.produce import (
 from minibroker_protocol.records import Record, build_batch
 from tests.broker.apis.share_client import ShareWorld, acquired, errors, share_world
 
-ACCEPT = 1
+ACCEPT, RELEASE = 1, 2
 
 
 class Transactions:
@@ -116,6 +118,22 @@ async def test_read_uncommitted_group_gets_all_records(
         await member.join()
         await Transactions(world).write(3)
         assert acquired(await member.fetch(0)) == {0: [(0, 2, 1)]}
+
+
+@pytest.mark.parametrize("load_bytes", [1, 100, 1 << 20])
+async def test_records_are_looked_at_until_there_are_enough(
+    load_bytes: int, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "FIRST_LOAD_BYTES", load_bytes)
+    async with share_world(tmp_path, autojump_clock) as world:
+        await world.produce(0, 5, batches=6)
+        member = await world.member("m")
+        await member.join()
+        assert acquired(await member.fetch(0, max_records=12)) == {0: [(0, 14, 1)]}
+        released = [(0, 5, 9, (RELEASE,))]
+        again = await member.fetch(acks=released, max_records=7)
+        assert acquired(again) == {0: [(5, 9, 2), (15, 19, 1)]}
+        assert acquired(await member.fetch()) == {0: [(20, 29, 1)]}
 
 
 async def test_deleted_records_are_skipped(tmp_path: Path, autojump_clock: MockClock) -> None:
