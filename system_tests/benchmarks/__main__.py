@@ -43,7 +43,7 @@ from system_tests.benchmarks.plan import Session
 from system_tests.harness.brokers import RunningBroker, StartFailed
 from system_tests.harness.jars import CACHE, ToolchainMissing
 
-TIME_MAX_S = 20 * 60
+TIME_MAX_S = 24 * 60
 GROWTH_MAX_S = 10 * 60
 STORMS_MAX = 3
 WARM_UPS = 2
