@@ -211,9 +211,12 @@ def test_decisions_are_listed() -> None:
     assert listed == sorted(path.name for path in (ROOT / "docs/adr").glob("[0-9]*.md"))
 
 
-def run_script_of_ci(page: str, folder: Path, minibroker: str) -> subprocess.CompletedProcess[str]:
+def run_script_of_ci(
+    page: str, folder: Path, minibroker: str, start: str = "minibroker start"
+) -> subprocess.CompletedProcess[str]:
     """Run the script with ``npm test`` on a page, and with this script for minibroker."""
     (script,) = (block for block in blocks(page, "sh") if "npm test" in block)
+    script = script.replace("minibroker start", start)
     programs = {
         "minibroker": minibroker,
         "npm": 'echo "$* with $BOOTSTRAP_SERVERS"',
@@ -240,6 +243,15 @@ def test_script_of_ci_runs_tests_with_a_broker_that_ends_with_it(page: str, tmp_
     ready = json.loads((tmp_path / "broker.json").read_text())
     assert run.stdout == f"test with {ready['bootstrap_servers']}\n", run.stderr
     assert run.returncode == 0  # And nothing holds its standard error open.
+
+
+@pytest.mark.parametrize("page", ["README.md", GUIDE_TO_LANGUAGES])
+def test_script_of_ci_ignores_the_file_of_an_earlier_run(page: str, tmp_path: Path) -> None:
+    (tmp_path / "broker.json").write_text('{"bootstrap_servers": "old"}')
+    # The shell may reach the next line before it has opened the file for the broker.
+    late = "sleep 0.2 && minibroker start"
+    run = run_script_of_ci(page, tmp_path, """echo '{"bootstrap_servers": "new"}'""", late)
+    assert run.stdout == "test with new\n", run.stderr
 
 
 @pytest.mark.parametrize("page", ["README.md", GUIDE_TO_LANGUAGES])
