@@ -6,102 +6,36 @@ are enough of them. Their timestamps differ.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.messages import describe_share_group_offsets as offsets
-from minibroker_protocol.messages import share_fetch as fetching
 from minibroker_protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
-)
-from minibroker_protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
 )
 from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records
 from system_tests.harness.waiting import wait_until
 from system_tests.peers.conversation import SendRequest
 from system_tests.peers.records import fetch as fetch_log
 from system_tests.peers.records import produce
-from system_tests.peers.share_groups import acknowledge, beat, fetch
+from system_tests.peers.share_delivery import ACCEPT, GROUP, REJECT, RELEASE, SharingMember
 from system_tests.peers.topics import create, topic
 
-ACCEPT, RELEASE, REJECT = (1,), (2,), (3,)
-BROKER, TOPIC, GROUP = 4, 2, 32
+BROKER, TOPIC = 4, 2
 ENABLED: Final = "errors.deadletterqueue.group.enable"
 QUEUE: Final = "errors.deadletterqueue.topic.name"
 COPIES: Final = "errors.deadletterqueue.copy.record.enable"
-MEMBER: Final[dict[str, Any]] = {"group_id": "dl", "member_id": "d"}
 
 
-class DeadLetters:
-    """A group with a dead-letter queue, and its only member."""
-
-    def __init__(self, ask: SendRequest) -> None:
-        self.ask = ask
-        self.epoch = 0
-        made = ask("made", create(topic("dl", 1)), 7)
-        self.topic_id = made.topics[0].topic_id
-        self.configure("group", GROUP, "dl", **{"share.auto.offset.reset": "earliest"})
-        self.configure("limit", GROUP, "dl", **{"share.delivery.count.limit": "2"})
-
-    def configure(self, name: str, kind: int, resource: str, **configs: str) -> None:
-        changed = AlterConfigsResource(
-            resource_type=kind,
-            resource_name=resource,
-            configs=[AlterableConfig(name=key, value=value) for key, value in configs.items()],
-        )
-        self.ask(f"configured {name}", IncrementalAlterConfigsRequest(resources=[changed]), 1)
-
-    def join(self) -> None:
-        """Join, and wait until there is a state."""
-        names: dict[str, Any] = {"subscribed_topic_names": ["dl"]}
-        epoch = 0
-
-        def is_assigned() -> bool:
-            nonlocal epoch
-            answer = self._unrecorded(beat("d", epoch, "dl", **names), 1)
-            epoch = answer.member_epoch
-            assignment = answer.assignment
-            return bool(assignment is not None and assignment.topic_partitions)
-
-        wait_until(is_assigned, "an assignment", pause_s=0.2)
-
-    def _unrecorded(self, request: Any, version: int) -> Any:
-        answer = self.ask("unrecorded", request, version)
-        del self.ask.answers["unrecorded"]
-        return answer
-
-    def fetch(self, name: str) -> None:
-        """Fetch until there are records."""
-
-        def has_records() -> bool:
-            request = fetch(self.topic_id, self.epoch, max_wait_ms=1000, **MEMBER)
-            if self.epoch:
-                partition = fetching.FetchPartition(partition_index=0)
-                request.topics = [
-                    fetching.FetchTopic(topic_id=self.topic_id, partitions=[partition])
-                ]
-            answer = self.ask(name, request, 2)
-            self.epoch += 1
-            if not any(part.records for each in answer.responses for part in each.partitions):
-                del self.ask.answers[name]
-                return False
-            return True
-
-        wait_until(has_records, f"records: {name}")
-
-    def acknowledge(self, name: str, *acks: tuple[int, int, tuple[int, ...]]) -> None:
-        self.ask(name, acknowledge(self.topic_id, self.epoch, *acks, **MEMBER), 2)
-        self.epoch += 1
+class DeadLetters(SharingMember):
+    """The only member of a group, which may have a dead-letter queue."""
 
     def letters(self, name: str, queue: str, count: int) -> None:
         """Compare the records of a queue, which must become so many."""
 
         def read() -> list[Record]:
-            answer = self._unrecorded(fetch_log(queue, 0, epoch=-1), 12)
+            answer = self.unrecorded(fetch_log(queue, 0, epoch=-1), 12)
             (data,) = answer.responses[0].partitions
             raw = memoryview(data.records or b"")
             return [
@@ -115,20 +49,15 @@ class DeadLetters:
 
     def finished(self, name: str) -> None:
         """Compare the offsets of the group when it has no lag."""
-        group = offsets.DescribeShareGroupOffsetsRequestGroup(group_id="dl", topics=None)
+        wait_until(self.is_finished, "no lag", pause_s=0.1)
+        group = offsets.DescribeShareGroupOffsetsRequestGroup(group_id=self.name, topics=None)
         request = offsets.DescribeShareGroupOffsetsRequest(groups=[group])
-
-        def has_no_lag() -> bool:
-            answer = self._unrecorded(request, 1)
-            return bool(answer.groups[0].topics[0].partitions[0].lag == 0)
-
-        wait_until(has_no_lag, "no lag", pause_s=0.1)
         self.ask(name, request, 1)
 
 
 def dead_letters(ask: SendRequest) -> None:
     """Records that are rejected, or have reached the limit of deliveries."""
-    group = DeadLetters(ask)
+    group = DeadLetters(ask, "dl", **{"share.delivery.count.limit": "2"})
     ask("queue made", create(topic("dlq.dl", errors_deadletterqueue_group_enable="true")), 7)
     group.configure("queue", GROUP, "dl", **{QUEUE: "dlq.dl", COPIES: "true"})
     own = (("h", b"1"), ("__dlq.errors.group", b"another"), ("empty", None))

@@ -1,8 +1,9 @@
 """Groups go on in their epochs from Kafka to minibroker and back, by their records alone.
 
-There are a consumer group and a streams group. The logs of the topics and of `__consumer_offsets`
-are moved from one broker's directory to the other's. A member keeps its epoch and gets no new
-assignment, so the hash of the topics in the records is the same.
+There are a consumer group, a streams group and a share group. The logs of the topics, of
+`__consumer_offsets` and of `__share_group_state` are moved from one broker's directory to the
+other's. A member keeps its epoch and gets no new assignment, so the hash of the topics in the
+records is the same.
 """
 
 from __future__ import annotations
@@ -34,13 +35,19 @@ from system_tests.harness.brokers import (
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 from system_tests.peers.streams_groups import SETTINGS as STREAMS_SETTINGS
 from system_tests.peers.streams_groups import beat, first, owned, subtopology
+from system_tests.storage.shared_records import SharedRecords
 from tests.broker.network.raw_client import RawClient
 
 pytestmark = [pytest.mark.java, pytest.mark.minibroker]
 
 TOPIC, GROUP, PARTITIONS = "orders", "readers", 6
 STREAMS_GROUP = "counters"
-SETTINGS = {"offsets.topic.num.partitions": "1", **STREAMS_SETTINGS}
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    **STREAMS_SETTINGS,
+}
+LOGS = ("__consumer_offsets", "__share_group_state")
 MEMBERS = ("a", "b")
 FINE = (ErrorCode.NONE, None)
 
@@ -173,7 +180,7 @@ def assert_goes_on(broker: RunningBroker, before: Any, epoch: int) -> None:
 def move_logs(source: Path, destination: Path, *, only: str = "") -> None:
     """Replace logs by those of another directory; ``only`` of one topic, and only its records."""
     for folder in sorted(source.glob(f"{only or '*'}-[0-9]*")):
-        if only == "" and folder.name.rpartition("-")[0] not in (TOPIC, "__consumer_offsets"):
+        if only == "" and folder.name.rpartition("-")[0] not in (TOPIC, *LOGS):
             continue
         target = destination / folder.name
         if not only:
@@ -186,6 +193,7 @@ def move_logs(source: Path, destination: Path, *, only: str = "") -> None:
 
 
 def test_groups_go_on_from_kafka_to_minibroker_and_back(tmp_path: Path) -> None:
+    shared = SharedRecords(TOPIC)
     kafka_data, data = tmp_path / "kafka", tmp_path / "data"
     properties, port = format_kafka(kafka_data, settings=SETTINGS)
     with launch_kafka(properties, port) as kafka:
@@ -196,6 +204,7 @@ def test_groups_go_on_from_kafka_to_minibroker_and_back(tmp_path: Path) -> None:
         streams = Streams()
         streams.settle(kafka)
         counting = streams.described(kafka)
+        shared.begin(kafka)
         kafka.stop()
     with start_minibroker(data_dir=data, settings=SETTINGS) as broker:
         broker.stop()
@@ -207,6 +216,7 @@ def test_groups_go_on_from_kafka_to_minibroker_and_back(tmp_path: Path) -> None:
         streams.assert_goes_on(broker, counting, *MEMBERS)
         streams.shrink(broker)
         counting = streams.described(broker)
+        shared.continue_there(broker)
         heartbeat(broker, MEMBERS[1], -1)
 
         def reassigned() -> Any:
@@ -218,7 +228,8 @@ def test_groups_go_on_from_kafka_to_minibroker_and_back(tmp_path: Path) -> None:
         epoch, before = response.member_epoch, described(broker)
         broker.stop()
     (kafka_data / ".kafka_cleanshutdown").unlink(missing_ok=True)
-    move_logs(data, kafka_data, only="__consumer_offsets")
+    for name in LOGS:
+        move_logs(data, kafka_data, only=name)
     with launch_kafka(properties, port) as kafka:
         wait_for_port(kafka)
         response = heartbeat(kafka, MEMBERS[0], epoch)
@@ -226,3 +237,4 @@ def test_groups_go_on_from_kafka_to_minibroker_and_back(tmp_path: Path) -> None:
         assert (response.member_epoch, response.assignment) == (epoch, None)
         assert described(kafka) == before
         streams.assert_goes_on(kafka, counting, MEMBERS[0])
+        shared.end(kafka)

@@ -1,11 +1,12 @@
 """A share partition: which records of a partition are in flight for a share group, and where.
 
 Theory of operation. The *window* is the range of offsets between the start offset and the end of
-what was ever acquired. It consists of *runs*, which are consecutive records in the same state. A
-fetch *acquires* available records and those behind the window, for one member until a deadline,
-which raises their delivery count. The member accepts, releases, rejects or renews them; the lock of
-a silent member expires, which releases them. Released records are available again, or archived if
-their delivery count has reached the limit. Finished records at the start leave the window.
+the last batch of the log of which records were acquired. It consists of *runs*, which are
+consecutive records in the same state. A fetch *acquires* available records and those behind the
+window, for one member until a deadline, which raises their delivery count. The member accepts,
+releases, rejects or renews them; the lock of a silent member expires, which releases them. Released
+records are available again, or archived if their delivery count has reached the limit. Finished
+records at the start leave the window.
 
 If the group has a dead-letter queue, rejected records and those whose delivery count has reached
 the limit are *archiving* until they are written to the queue, or that has failed; then they are
@@ -16,7 +17,8 @@ and until then no other member can have its records. A transition that could not
 back. Acquiring is not stored.
 
 Records that were delivered often are delivered in smaller batches, and at last one by one, so that
-one bad record does not archive its neighbours.
+one bad record does not archive its neighbours. How small depends on the number of records that were
+first acquired together, or could have been without the strict limit of a fetch.
 
 This module must never know logs, sockets, tasks or a clock. Invariants: a record is acquired by at
 most one member; the runs cover the window without gaps, in order; the start offset never falls.
@@ -29,6 +31,7 @@ import enum
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from minibroker.broker.shares.state import RecordState, ShareState, StateBatch
@@ -345,22 +348,56 @@ class SharePartition:
         """Acquire available records of the window; also return whether to go on behind it."""
         acquired: list[Acquired] = []
         count = 0
-        for run in self._overlapping(*offsets):
-            if count >= limits.max_records:
+        for _, runs in groupby(self._overlapping(*offsets), key=lambda run: run.batch):
+            free = [run for run in runs if run.is_free]
+            if any(run.count >= settings.throttled_from for run in free):
+                if not acquired:
+                    acquired = self._acquire_throttled(
+                        member, free, offsets, limits, settings=settings, deadline=deadline
+                    )
+                return acquired, count, False
+            for run in free:
+                if count >= limits.max_records:
+                    return acquired, count, True
+                first, last = max(run.first, offsets[0]), min(run.last, offsets[1])
+                if limits.is_strict:
+                    last = min(last, first + limits.max_records - count - 1)
+                acquired.append(self._take(first, last, member, deadline))
+                count += last - first + 1
+        return acquired, count, True
+
+    def _acquire_throttled(
+        self,
+        member: str,
+        free: Sequence[_Run],
+        offsets: tuple[int, int],
+        limits: AcquireLimits,
+        *,
+        settings: ShareSettings,
+        deadline: float,
+    ) -> list[Acquired]:
+        """Acquire some records that were acquired together, of which some were delivered often."""
+        acquired: list[Acquired] = []
+        count, most = 0, 0
+        for run in free:
+            is_last_time = 2 < settings.delivery_count_limit <= run.count + 1
+            if is_last_time and acquired:
                 break
-            if not run.is_free:
-                continue
+            if run.count >= settings.throttled_from and not most:
+                most = _throttled_size(run, settings)
             first, last = max(run.first, offsets[0]), min(run.last, offsets[1])
+            if is_last_time:
+                last = first
             if limits.is_strict:
                 last = min(last, first + limits.max_records - count - 1)
-            if run.count >= settings.throttled_from:
-                if not acquired:
-                    last = min(last, first + _throttled_size(run, settings) - 1)
-                    acquired.append(self._take(first, last, member, deadline))
-                return acquired, count, False
+            if most > count:
+                last = min(last, first + most - count - 1)
             acquired.append(self._take(first, last, member, deadline))
             count += last - first + 1
-        return acquired, count, True
+            is_enough = limits.is_strict and count == limits.max_records
+            if is_last_time or is_enough or count == most:
+                break
+        return acquired
 
     def _take(self, first: int, last: int, member: str, deadline: float) -> Acquired:
         """Give available records of one run to a member."""
@@ -372,7 +409,7 @@ class SharePartition:
     def _acquire_new(
         self, member: str, batches: Sequence[FetchedBatch], limits: AcquireLimits, deadline: float
     ) -> list[Acquired]:
-        """Acquire records behind the window."""
+        """Acquire records behind the window, which is extended to the end of a batch of the log."""
         first, last = max(batches[0].base, self.end_offset), batches[-1].last
         if first > self.end_offset:  # There are no records in between, or none any more.
             self._add(self.end_offset, first - 1, _ARCHIVED, 0)
@@ -380,7 +417,10 @@ class SharePartition:
         wanted = first + limits.max_records - 1
         if wanted < last:
             ends = (batch.last for batch in batches if batch.last >= wanted)
-            last = wanted if limits.is_strict else next(ends, last)
+            last = next(ends, last)
+        if limits.is_strict and wanted < last:
+            self._add(first, last, _AVAILABLE, 0)
+            return [self._take(first, wanted, member, deadline)]
         acquired = []
         for begin, end in _parts(batches, first, last, limits):
             run = self._add(begin, end, _ACQUIRED, 1)
@@ -649,9 +689,6 @@ def _transition(changed: Iterable[_Run], count: int | None = None) -> Transition
 
 def _throttled_size(run: _Run, settings: ShareSettings) -> int:
     """How many records are delivered together that were delivered often."""
-    limit = settings.delivery_count_limit
-    if limit > 2 and run.count >= limit - 1:
-        return 1
     first, last = run.batch
     return max(1, (last - first + 1) >> (run.count - settings.throttled_from + 1))
 

@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from minibroker.broker.metadata.image import partition_owner
 from minibroker.broker.metrics.definitions import SHARE_DEAD_LETTERS
 from minibroker.broker.roles import io_worker
 from minibroker.broker.shares.letter_writer import LetterWriter, WriteOutcome
@@ -321,6 +322,17 @@ async def test_feature_level_without_queues_archives_at_once(
         await world.wait_finished()
         await trio.sleep(60)
         assert await world.letters(count=0) == []
+
+
+async def test_queue_may_be_at_another_worker(tmp_path: Path, autojump_clock: MockClock) -> None:
+    assert partition_owner("t", 0, workers=2) != partition_owner(QUEUE, 0, workers=2)
+    async with queue_world(tmp_path, autojump_clock, "num.io.threads=2") as world:
+        await world.world.produce(0, 2)
+        await world.member.fetch(0)
+        await world.member.acknowledge((0, 0, 1, (REJECT,)))
+        found = [headers(each) for each in await world.letters(count=2)]
+        assert found == [letter(at, 1, REJECTED) for at in (0, 1)]
+        await world.wait_finished()
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(2, 6.0), (5, 30.0)])

@@ -150,7 +150,9 @@ def test_records_are_acquired_up_to_the_end_of_a_batch() -> None:
 def test_strict_limit_is_not_exceeded() -> None:
     share = partition()
     assert acquire(share, records=7, strict=True) == [Acquired(0, 6, 1)]
-    assert acquire(share, "n", records=7, strict=True) == [Acquired(7, 13, 1)]
+    # As in Kafka, the rest of a batch of the log that was acquired in part is apart.
+    rest = acquire(share, "n", records=7, strict=True)
+    assert rest == [Acquired(7, 9, 1), Acquired(10, 13, 1)]
 
 
 def test_acquired_records_are_split_at_batches_of_the_log() -> None:
@@ -341,6 +343,31 @@ def test_records_that_failed_often_are_delivered_in_smaller_batches() -> None:
     assert sizes == [64, 64, 64, 32, 1]
     rest = acquire(share, "n", end=64)
     assert rest == [Acquired(1, 1, 5)]
+
+
+def test_size_of_throttled_records_is_that_of_their_batch_of_the_log() -> None:
+    """Kafka 4.4 gives the same offsets and counts in the same sequence."""
+    share = partition()
+    found = []
+    for _ in range(7):
+        batches = [FetchedBatch(0, 15)]
+        limits = AcquireLimits(7, is_strict=True)
+        (acquired,) = share.acquire("m", batches, limits, SETTINGS, 0.0)
+        found.append(acquired)
+        acknowledge(share, acquired.first, acquired.last, RELEASE)
+    whole = [Acquired(0, 6, count) for count in (1, 2, 3, 4)]
+    assert found == [*whole, Acquired(0, 0, 5), Acquired(1, 1, 5), Acquired(2, 2, 5)]
+
+
+def test_last_delivery_is_not_together_with_others_of_the_batch() -> None:
+    share = partition()
+    acquire(share, end=5)
+    share.set_delivery_count(4, "m", (2, 2), SETTINGS)
+    share.set_delivery_count(3, "m", (3, 4), SETTINGS)
+    settle(share, share.release("m", SETTINGS))
+    assert acquire(share, end=5) == [Acquired(0, 1, 2)]
+    assert acquire(share, end=5) == [Acquired(2, 2, 5)]
+    assert acquire(share, end=5) == [Acquired(3, 4, 4)]
 
 
 def test_throttled_records_are_not_delivered_with_others() -> None:

@@ -44,15 +44,18 @@ class Room:
         self.broker, self.name = broker, name
         broker.create_topic(name, partitions=2)
         self.clients = [Client(broker.bootstrap_servers)]
-        raw = self.clients[0].raw
         topics = [MetadataRequestTopic(name=name)]
-        (found,) = raw.ask(MetadataRequest(topics=topics), 12).topics
+        (found,) = self.clients[0].raw.ask(MetadataRequest(topics=topics), 12).topics
         self.topic_id = found.topic_id
-        config = AlterableConfig(name="share.auto.offset.reset", value="earliest")
+        self.configure("share.auto.offset.reset", "earliest")
+
+    def configure(self, name: str, value: str) -> None:
+        """Set a config of the group."""
+        config = AlterableConfig(name=name, value=value)
         resource = AlterConfigsResource(
-            resource_type=GROUP_CONFIG, resource_name=name, configs=[config]
+            resource_type=GROUP_CONFIG, resource_name=self.name, configs=[config]
         )
-        raw.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        self.clients[0].raw.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
 
     async def join(self, member_id: str) -> ShareMember:
         client: Any = Client(self.broker.bootstrap_servers)
@@ -195,6 +198,28 @@ async def test_view_has_the_records_in_flight(room: Room) -> None:
         (1, 1, "available", 1, None),
         (2, 2, "acquired", 3, "m"),
     ]
+
+
+async def test_dead_letters_are_noted_and_counted(room: Room) -> None:
+    queue, missing = f"dlq.{room.name}", f"dlq.{room.name}.missing"
+    room.broker.create_topic(queue, configs={"errors.deadletterqueue.group.enable": True})
+    room.configure("errors.deadletterqueue.topic.name", queue)
+    room.broker.produce(room.name, [("key", value) for value in "ab"])
+    member = await room.join("m")
+    (index,) = acquired(await member.fetch(0, 1))
+    about = {"what": "dead_letters", "name": f"{room.name}:{room.name}-{index}"}
+    room.act_on_records("set_delivery_count", delivery_count=5, last_offset=0)
+    with room.broker.journal as journal:
+        room.act_on_records("expire_acquisition", last_offset=0)
+        journal.wait_for(kind="state", details={**about, "from": "0-0", "to": queue})
+        room.configure("errors.deadletterqueue.topic.name", missing)
+        await member.acknowledge((index, 1, 1, (REJECT,)))
+        journal.wait_for(kind="state", details={**about, "from": "1-1", "to": None})
+    (found,) = room.broker.wait_for(queue)
+    assert dict(found.headers)["__dlq.errors.delivery.count"] == b"5"
+    name = "minibroker_share_dead_letters"
+    for result in ("written", "failed"):
+        assert metric(room.broker, name, group=room.name, result=result) == 1
 
 
 async def test_rules_answer_share_requests_with_errors(room: Room) -> None:

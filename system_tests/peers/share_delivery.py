@@ -1,0 +1,133 @@
+"""Which records a share group is given together: near the limit of deliveries, in both modes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from minibroker_protocol.messages import describe_share_group_offsets as offsets
+from minibroker_protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from minibroker_protocol.records import Record, build_batch
+from system_tests.harness.waiting import wait_until
+from system_tests.peers.conversation import SendRequest
+from system_tests.peers.records import produce
+from system_tests.peers.share_groups import acknowledge, beat, fetch
+from system_tests.peers.topics import create, topic
+
+ACCEPT, RELEASE, REJECT = (1,), (2,), (3,)
+GROUP: Final = 32
+RECORD_LIMIT: Final = 1
+"""The mode in which no more records are acquired than the client wants."""
+
+
+class SharingMember:
+    """The only member of a group, which reads partition 0 of a topic with the group's name."""
+
+    def __init__(self, ask: SendRequest, name: str, **configs: str) -> None:
+        self.ask = ask
+        self.name = name
+        self.epoch = 0
+        self._ids: dict[str, Any] = {"group_id": name, "member_id": "m"}
+        made = ask(f"{name} made", create(topic(name, 1)), 7)
+        self.topic_id = made.topics[0].topic_id
+        wanted = {"share.auto.offset.reset": "earliest", **configs}
+        self.configure("group", GROUP, name, **wanted)
+
+    def configure(self, name: str, kind: int, resource: str, **configs: str) -> None:
+        changed = AlterConfigsResource(
+            resource_type=kind,
+            resource_name=resource,
+            configs=[AlterableConfig(name=key, value=value) for key, value in configs.items()],
+        )
+        request = IncrementalAlterConfigsRequest(resources=[changed])
+        self.ask(f"{self.name} configured: {name}", request, 1)
+
+    def join(self) -> None:
+        """Join, and wait until there is a state."""
+        names: dict[str, Any] = {"subscribed_topic_names": [self.name]}
+        epoch = 0
+
+        def is_assigned() -> bool:
+            nonlocal epoch
+            answer = self.unrecorded(beat("m", epoch, self.name, **names), 1)
+            epoch = answer.member_epoch
+            assignment = answer.assignment
+            return bool(assignment is not None and assignment.topic_partitions)
+
+        wait_until(is_assigned, "an assignment", pause_s=0.2)
+
+    def unrecorded(self, request: Any, version: int) -> Any:
+        """Send a request whose answer is not compared."""
+        answer = self.ask("unrecorded", request, version)
+        del self.ask.answers["unrecorded"]
+        return answer
+
+    def fetch(self, name: str, **fields: Any) -> list[tuple[int, int]]:
+        """Fetch until there are records; return the offsets of what was acquired."""
+        found: list[tuple[int, int]] = []
+
+        def has_records() -> bool:
+            given = {"max_wait_ms": 1000, **self._ids, **fields}
+            request = fetch(self.topic_id, self.epoch, **given)
+            answer = self.ask(name, request, 2)
+            self.epoch += 1
+            found[:] = [
+                (each.first_offset, each.last_offset)
+                for topic in answer.responses
+                for partition in topic.partitions
+                for each in partition.acquired_records
+            ]
+            if not found:
+                del self.ask.answers[name]
+            return bool(found)
+
+        wait_until(has_records, f"records: {name}")
+        return found
+
+    def is_finished(self) -> bool:
+        """Whether the group has no lag."""
+        group = offsets.DescribeShareGroupOffsetsRequestGroup(group_id=self.name, topics=None)
+        request = offsets.DescribeShareGroupOffsetsRequest(groups=[group])
+        answer = self.unrecorded(request, 1)
+        return bool(answer.groups[0].topics[0].partitions[0].lag == 0)
+
+    def acknowledge(self, name: str, *acks: tuple[int, int, tuple[int, ...]]) -> None:
+        self.ask(name, acknowledge(self.topic_id, self.epoch, *acks, **self._ids), 2)
+        self.epoch += 1
+
+
+def deliveries(ask: SendRequest) -> None:
+    """A batch of records that is released until its deliveries are used up."""
+    for mode in (0, RECORD_LIMIT):
+        member = SharingMember(ask, f"deliveries-{mode}")
+        batch = build_batch([Record(at, 1, None, b"v%d" % at) for at in range(16)])
+        ask(f"{mode} produced", produce(member.name, batch), 9)
+        member.join()
+        for number in range(40):
+            if member.is_finished():
+                break
+            name = f"{mode} number {number}"
+            acquired = member.fetch(name, share_acquire_mode=mode, max_records=7)
+            released = [(first, last, RELEASE) for first, last in acquired]
+            member.acknowledge(f"{name} released", *released)
+
+
+def acquire_modes(ask: SendRequest) -> None:
+    """Several batches of records, in both modes."""
+    for mode in (0, RECORD_LIMIT):
+        member = SharingMember(ask, f"modes-{mode}")
+        batch = build_batch([Record(at, 1, None, b"v%d" % at) for at in range(5)])
+        for number in range(4):
+            ask(f"{mode} produced {number}", produce(member.name, batch), 9)
+        member.join()
+        limits = {"share_acquire_mode": mode, "max_records": 7}
+        member.fetch(f"{mode} first", **limits)
+        member.fetch(f"{mode} second", **limits)
+        member.acknowledge(f"{mode} released", (0, 3, RELEASE), (5, 6, RELEASE))
+        member.fetch(f"{mode} third", **limits)
+
+
+CONVERSATIONS: Final = (deliveries, acquire_modes)
