@@ -466,8 +466,7 @@ GROUP_SHARE_ASSIGNMENT_INTERVAL_MS = Setting("group.share.assignment.interval.ms
 GROUP_SHARE_MAX_SIZE = Setting("group.share.max.size", INT, 200, between(1, 1000),
     doc="The maximum number of members of a share group.")
 GROUP_SHARE_RECORD_LOCK_DURATION_MS = Setting("group.share.record.lock.duration.ms", INT, 30_000,
-    at_least(1_000), doc="How long a record is locked for the consumer that acquired it, in "
-    "milliseconds.")
+    at_least(1_000), doc="How long a consumer's lock of a record lasts, in milliseconds.")
 GROUP_SHARE_MIN_RECORD_LOCK_DURATION_MS = Setting("group.share.min.record.lock.duration.ms", INT,
     15_000, at_least(1_000),
     doc="The minimum lock duration that a share group may have, in milliseconds.")
@@ -501,9 +500,8 @@ GROUP_STREAMS_MAX_SIZE = Setting("group.streams.max.size", INT, INT_MAX, at_leas
     doc="The maximum number of members of a streams group.")
 GROUP_STREAMS_TOPOLOGY_DESCRIPTION_PLUGIN_CLASS = Setting(
     "group.streams.topology.description.plugin.class", _OPTIONAL_STRING, None,
-    doc="With any name, members of streams groups are asked for the description of their topology, "
-    "which StreamsGroupDescribe then has (KIP-1331). It is kept until the broker restarts. A class "
-    "of Kafka's plug-ins is not loaded.")
+    doc="With any name, StreamsGroupDescribe has the topology that members are asked for "
+    "(KIP-1331), until the broker restarts. The class itself is not loaded.")
 GROUP_STREAMS_NUM_STANDBY_REPLICAS = Setting("group.streams.num.standby.replicas", INT, 0,
     at_least(0), doc="The number of standby tasks of each task with a state.")
 GROUP_STREAMS_MAX_STANDBY_REPLICAS = Setting("group.streams.max.standby.replicas", INT, 2,
@@ -513,11 +511,9 @@ GROUP_STREAMS_RACK_AWARE_ASSIGNMENT_TAGS = Setting("group.streams.rack.aware.ass
 GROUP_STREAMS_TASK_OFFSET_INTERVAL_MS = Setting("group.streams.task.offset.interval.ms", INT,
     60_000, at_least(1), doc="How often members report their tasks' offsets, in milliseconds.")
 GROUP_STREAMS_MIN_TASK_OFFSET_INTERVAL_MS = Setting("group.streams.min.task.offset.interval.ms",
-    INT, 15_000, at_least(1), doc="The minimum interval of such reports that a streams group may "
-    "have, in milliseconds.")
+    INT, 15_000, at_least(1), doc="The minimum of that interval for a group, in milliseconds.")
 GROUP_STREAMS_ACCEPTABLE_RECOVERY_LAG = Setting("group.streams.acceptable.recovery.lag", LONG,
-    10_000, at_least(0), doc="The lag up to which the state of a task counts as restored, which "
-    "members of streams groups get from the broker.")
+    10_000, at_least(0), doc="The lag up to which a member takes a task's state as restored.")
 ERRORS_DEADLETTERQUEUE_AUTO_CREATE_TOPICS_ENABLE = Setting(
     "errors.deadletterqueue.auto.create.topics.enable", BOOLEAN, False, dynamic=True,
     doc="Whether the dead-letter queue of a share group is created when it is needed.")
