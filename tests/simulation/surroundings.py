@@ -7,6 +7,8 @@ Invariant: everything random comes from the seed.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Final
 
@@ -50,8 +52,7 @@ class World:
         """The rare path of a kill now, by its name."""
         self.moment_reached = trio.Event()
         """Set, and replaced, when a client sends a request during which a kill is worth trying."""
-        self.advanced_s = 0.0
-        """By how much the clock was advanced."""
+        self._extended: set[trio.CancelScope] = set()
         self.faults_ended = False
         """Whether no further faults are injected."""
         self.may_end = False
@@ -69,6 +70,21 @@ class World:
         self.moment = path
         self.moment_reached.set()
         self.moment_reached = trio.Event()
+
+    @contextmanager
+    def extended(self, scope: trio.CancelScope) -> Iterator[None]:
+        """Extend the deadline by each time by which the clock is advanced."""
+        self._extended.add(scope)
+        try:
+            yield
+        finally:
+            self._extended.remove(scope)
+
+    def advance(self, milliseconds: float) -> None:
+        """Advance the clock."""
+        for scope in self._extended:
+            scope.deadline += milliseconds / 1000
+        self.clock.advance(milliseconds)
 
     def kill(self, name: str) -> None:
         """Kill a process."""
