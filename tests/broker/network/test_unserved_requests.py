@@ -31,6 +31,7 @@ TOPOLOGY_UPDATE = StreamsGroupTopologyDescriptionUpdateRequest()
     [
         (ConsumerGroupHeartbeatRequest(), 1, "the consumer group protocol of KIP-848"),
         (StreamsGroupHeartbeatRequest(), 0, "the streams group protocol of KIP-1071"),
+        (TOPOLOGY_UPDATE, 0, "the streams group protocol of KIP-1071"),
     ],
 )
 async def test_processor_reports_clients_that_ask_for_unserved_protocols(
@@ -54,7 +55,6 @@ async def test_processor_reports_clients_that_ask_for_unserved_protocols(
 @pytest.mark.parametrize(
     ("request_", "version", "protocol"),
     [
-        (TOPOLOGY_UPDATE, 0, "descriptions of topologies (KIP-1331)"),
         (VoteRequest(), 0, "VOTE is not served"),
         (LOOK, 0, "LIST_OFFSETS version 0 is not served, 1 to 11 are"),
     ],
