@@ -14,6 +14,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -169,12 +170,17 @@ class _Unavailable(Exception):
         self.text = text
 
 
-class _Cached(NamedTuple):
+@dataclass(slots=True)
+class _Cached:
     """A share partition, and its state's key and leader epoch."""
 
     share: SharePartition
     key: ShareKey
     leader_epoch: int
+    writes: int = 0
+    """Transitions that are being stored."""
+    is_left: bool = False
+    """Whether the last session of the group has ended meanwhile."""
 
 
 CacheKey = tuple[str, str, int]
@@ -234,9 +240,10 @@ class ShareService:
         for key, transition in released.items():
             if self._cache.get(key) is acquired[key]:
                 await self._store(key, acquired[key], transition)
-        if not self._has_sessions(member.group_id):
-            for key in keys:  # The next session loads the state, which may have been changed.
-                self._forget(key)
+        for key in keys:
+            if key in self._cache:
+                self._cache[key].is_left = True
+                self._forget_left(key)
 
     def _has_sessions(self, group_id: str) -> bool:
         return any(each.group_id == group_id for each in self._sessions)
@@ -449,8 +456,10 @@ class ShareService:
             share.complete_count,
             transition.batches,
         )
+        cached.writes += 1
         with trio.CancelScope(shield=True):
             error = (await self.request(write)).error
+        cached.writes -= 1
         if error is ErrorCode.NONE:
             share.commit(transition)
             if transition.dead:
@@ -461,6 +470,8 @@ class ShareService:
             if error in _FENCED and self._cache.get(key) is cached:
                 self._forget(key)
         self._wake(key)
+        if self._cache.get(key) is cached:
+            self._forget_left(key)
         return _leader_error(error)
 
     async def request(self, operation: StateOperation) -> StateReply:
@@ -549,6 +560,15 @@ class ShareService:
             if found is not None:
                 return found.offset
         return partition.high_watermark
+
+    def _forget_left(self, key: CacheKey) -> None:
+        """Let the next session load the state, which may have been changed by then.
+
+        What is being stored must not overwrite what that session stores.
+        """
+        cached = self._cache[key]
+        if cached.is_left and not cached.writes and not self._has_sessions(key[0]):
+            self._forget(key)
 
     def _forget(self, key: CacheKey) -> None:
         self._cache.pop(key, None)

@@ -20,6 +20,7 @@ from minibroker.broker.shares.service import (
 )
 from minibroker.broker.shares.sessions import MemberKey
 from minibroker.broker.shares.share_partition import (
+    Acknowledgement,
     Acquired,
     AcquireLimits,
     FetchedBatch,
@@ -245,3 +246,20 @@ async def test_late_end_of_a_session_leaves_the_records_of_the_next_one(
     assert share.acquired_count == 3
     await service.execute(SharePart(member, "two", 1, ends=True))
     assert share.acquired_count == 0
+
+
+async def test_share_partition_is_kept_while_a_change_is_stored(autojump_clock: MockClock) -> None:
+    """Otherwise the next session loads the state, and the late write overwrites its changes."""
+    states = SlowStates()
+    service, [share] = share_partitions(states, 1)
+    member = MemberKey("g", "m")
+    await service.execute(SharePart(member, "one", 0))
+    acquire(share)
+    released = (("t", 0), (Acknowledgement(0, 2, (RELEASE,)),))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.execute, SharePart(member, "one", 0, (released,)))
+        await wait_all_tasks_blocked()
+        await service.end_session(member, "one")
+        assert [each.topic for each in service.views()] == ["t"]
+        states.may_store.set()
+    assert list(service.views()) == []
