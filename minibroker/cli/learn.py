@@ -9,6 +9,7 @@ end with it. Kafka has quickstart pages.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -16,22 +17,229 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
 
-from minibroker.cli.chapters import (
-    Chapter,
-    ChapterStep,
-    InvalidChapter,
-    chapter_files,
-    is_right,
-    read_chapter,
-    right_answer,
-)
 from minibroker.cli.commands import Argument, Command, examples
 from minibroker.cli.output import CliError, InvalidUsage
+
+# ------- Chapters for learners: pages with steps, each a prediction, a command, and what decides it
+# Theory of operation. A chapter is a page of ``docs/learn``. Each ``##`` section is a step: a text,
+# a question after ``**Predict:**``, one fenced command in ``sh`` or ``python``, a fenced ``text``
+# with its output, comments with the answer, and an explanation. ``<!-- answer: size {answer} bytes
+# -->`` takes the answer from the real output: the first word there with this text around it. ``<!--
+# answer WORD if: TEXT -->`` says which word is right if a line has the text; the first such comment
+# that applies decides. In these texts and in the output of a page, ``…`` is any text. ``<!--
+# settings: NAME=VALUE ... -->`` in the introduction are those of the chapter's broker.
+#
+# This module must never run a command or read a terminal. Invariant: the right answer always comes
+# from what the broker did, never from the page.
+
+
+ANY: Final = "…"
+ANSWER: Final = "{answer}"
+PREDICT: Final = "**Predict:** "
+FOLDERS: Final = (
+    Path(__file__).parents[2] / "docs" / "learn",  # A checkout.
+    Path(__file__).parent / "learn_pages",  # An installed package.
+)
+
+_COMMENT: Final = re.compile(r"<!-- (answer|settings)(?: (.+?) if)?: (.*) -->")
+_NAME: Final = re.compile(r"(\d+)-[a-z-]+\.md")
+_WORD: Final = re.compile(r"[\w-]+")
+_PICTURE: Final = "mermaid"
+
+
+class InvalidChapter(ValueError):
+    """A page that is no chapter; the text says what is wrong where."""
+
+
+class AnswerRule(NamedTuple):
+    """How an output decides a question: by a word in it, or by a text that it has."""
+
+    word: str | None
+    """The right answer if a line has the text; None if the answer is a word of the output."""
+    text: str
+
+
+class ChapterStep(NamedTuple):
+    """One section of a chapter. Sections without a command have only a title and a text."""
+
+    title: str
+    text: str
+    question: str
+    language: str
+    """``sh`` or ``python``; "" without a command."""
+    code: str
+    output: str
+    """What the command printed when the page was written; ``…`` is any text."""
+    answers: tuple[AnswerRule, ...]
+    explanation: str
+
+
+class Chapter(NamedTuple):
+    """A page."""
+
+    number: int
+    title: str
+    introduction: str
+    settings: dict[str, str]
+    steps: tuple[ChapterStep, ...]
+
+
+def chapter_files() -> dict[int, Path]:
+    """Return the pages by number. Raises `InvalidChapter` if there are none."""
+    for folder in FOLDERS:
+        found = {
+            int(name[1]): path
+            for path in sorted(folder.glob("*.md"))
+            if (name := _NAME.fullmatch(path.name))
+        }
+        if found:
+            return dict(sorted(found.items()))
+    raise InvalidChapter(f"there are no chapters in {FOLDERS[-1]}: install minibroker again")
+
+
+def read_chapter(path: Path) -> Chapter:
+    """Read a page. Raises `InvalidChapter` or ``OSError``."""
+    return parse_chapter(path.read_text(encoding="utf-8"), path.name)
+
+
+def parse_chapter(page: str, name: str) -> Chapter:
+    """Parse the text of a page. Raises `InvalidChapter`."""
+    head, *sections = re.split(r"^## ", page, flags=re.MULTILINE)
+    found = re.match(r"# (\d+)\. (.+)\n", head)
+    if found is None:
+        raise InvalidChapter(f"{name}: the first line must be '# NUMBER. TITLE'")
+    texts, settings = [], {}
+    for part in _parts(head[found.end() :]):
+        if part.kind == "settings":
+            settings = dict(pair.split("=", 1) for pair in part.text.split())
+        else:
+            texts.append(part.text)
+    steps = tuple(
+        _step(section, f"{name}, section {section.splitlines()[0]!r}") for section in sections
+    )
+    return Chapter(int(found[1]), found[2].strip(), "\n\n".join(texts), settings, steps)
+
+
+class _PagePart(NamedTuple):
+    """A paragraph, a fenced block or a comment of a page."""
+
+    kind: str
+    """``paragraph``, ``answer``, ``settings``, or a block's language."""
+    text: str
+    word: str | None = None
+
+
+def _step(section: str, where: str) -> ChapterStep:
+    title, _, body = section.partition("\n")
+    before: list[str] = []
+    after: list[str] = []
+    answers = []
+    question = language = code = output = ""
+    for part in _parts(body):
+        if part.kind in {"sh", "python"}:
+            if code:
+                raise InvalidChapter(f"{where}: a section has one command")
+            language, code = part.kind, part.text
+        elif part.kind == "text" and code and not output:
+            output = part.text
+        elif part.kind == "answer":
+            answers.append(AnswerRule(part.word, part.text))
+        elif part.text.startswith(PREDICT):
+            question = part.text.removeprefix(PREDICT)
+        else:
+            (after if code else before).append(part.text)
+    if bool(question) != bool(answers) or (question and not code):
+        raise InvalidChapter(f"{where}: a question needs a command and an answer, and vice versa")
+    text, explanation = "\n\n".join(before), "\n\n".join(after)
+    return ChapterStep(
+        title.strip(), text, question, language, code, output, tuple(answers), explanation
+    )
+
+
+def _parts(body: str) -> Iterator[_PagePart]:
+    """Split a body at blank lines and fences; pictures become their lines."""
+    lines = iter(body.splitlines())
+    for line in lines:
+        if line.startswith("```"):
+            language = line.removeprefix("```").strip()
+            block = "\n".join(takewhile(lambda inner: inner != "```", lines))
+            kind = "paragraph" if language == _PICTURE else language
+            yield _PagePart(kind, block)
+        elif comment := _COMMENT.fullmatch(line):
+            kind, word, text = comment.groups()
+            yield _PagePart(kind, text, word)
+        elif line.startswith("<!--"):
+            continue  # For the tools that write the page.
+        elif line.strip():
+            yield _PagePart("paragraph", "\n".join([line, *takewhile(str.strip, lines)]))
+
+
+def right_answer(step: ChapterStep, output: str) -> str | None:
+    """Return the answer that the real output gives; None if the output decides nothing."""
+    for word, text in step.answers:
+        for line in output.splitlines():
+            if word is None:
+                found = _word_within(line, text)
+                if found is not None:
+                    return found
+            elif _matches(line, f"{ANY}{text}{ANY}"):
+                return word
+    return None
+
+
+def _word_within(line: str, text: str) -> str | None:
+    """Return the first word of a line that has the text around it."""
+    before, _, after = text.partition(ANSWER)
+    for word in _WORD.finditer(line):
+        if _matches(line[: word.start()], ANY + before) and _matches(
+            line[word.end() :], after + ANY
+        ):
+            return word[0]
+    return None
+
+
+def _matches(line: str, text: str) -> bool:
+    """Whether a line is a text in which ``…`` is any text."""
+    first, *others = text.split(ANY)
+    if not others:
+        return line == text
+    *middle, last = others
+    at = len(first)
+    if not line.startswith(first):
+        return False
+    for part in middle:
+        found = line.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(line) - len(last) >= at and line.endswith(last)
+
+
+def is_right(given: str, right: str) -> bool:
+    """Whether a prediction means the right answer: case, spaces and commas don't matter."""
+    return _plain(given) == _plain(right)
+
+
+def _plain(answer: str) -> str:
+    plain = answer.strip().strip(".").lower().replace(",", "").replace(" ", "")
+    return plain.lstrip("0") or "0" if plain.isdecimal() else plain
+
+
+def differing_line(expected: str, output: str) -> str | None:
+    """Return the first line of a page's output that the real output does not have, or None."""
+    real = [line.rstrip() for line in output.rstrip().splitlines()]
+    pages = expected.rstrip().splitlines()
+    for number, line in enumerate(pages):
+        if number >= len(real) or not _matches(real[number], line.rstrip()):
+            return line
+    return None if len(real) == len(pages) else real[len(pages)]
+
 
 STEP_TIMEOUT_S: Final = 120.0
 

@@ -22,7 +22,7 @@ from minibroker.client.connection import BootstrapServers, parse_bootstrap
 
 if TYPE_CHECKING:
     from minibroker.lab.replay.capture import Capture
-    from minibroker.lab.replay.load import ReplayReport
+    from minibroker.lab.replay.serving import ReplayReport
 
 WAIT_MS: Final = 500
 """How long the broker waits for further entries of the journal."""
@@ -124,7 +124,7 @@ def replay(
     if serve is not None:
         trio.run(_serve, capture, serve, pace, as_json)
         return
-    from minibroker.lab.replay.load import replay_load
+    from minibroker.lab.replay.serving import replay_load
 
     host, port = parse_bootstrap(servers.bootstrap)[0]
 

@@ -83,7 +83,7 @@ def list_(part: str, topic: bool, as_json: bool) -> None:
 def explain(name: str, as_json: bool) -> None:
     """Explain one setting: its effect, valid values and default."""
     from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS
-    from minibroker.broker.settings.names import is_unsupported_kafka_setting
+    from minibroker.broker.settings.setting import is_unsupported_kafka_setting
 
     found = [
         (scope, register[name])

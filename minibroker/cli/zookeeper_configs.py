@@ -15,6 +15,7 @@ from typing import TypeVar
 import trio
 
 from minibroker.broker.metadata import layout
+from minibroker.broker.metadata.acls import CredentialChange, plan_credentials
 from minibroker.broker.metadata.configs import (
     Alteration,
     ConfigOperation,
@@ -25,7 +26,6 @@ from minibroker.broker.metadata.configs import (
     plan_alteration,
     stored_names,
 )
-from minibroker.broker.metadata.credentials import CredentialChange, plan_credentials
 from minibroker.broker.metadata.image import (
     ChangeRejected,
     ConfigChanged,
@@ -78,8 +78,7 @@ def in_zookeeper(connect: str, work: Callable[[Store], Awaitable[T]]) -> T:
                 f"zookeeper.connection.timeout.ms={REQUEST_TIMEOUT_S * 1000:g}",
             ]
         )
-        from minibroker.broker.metadata.store.zookeeper import ZooKeeperStore
-        from minibroker.broker.metadata.store.zookeeper_client import access_from
+        from minibroker.broker.metadata.store.zookeeper import ZooKeeperStore, access_from
     except ConfigError as error:
         raise InvalidUsage(f"--zookeeper {connect}: {error}") from None
     except ImportError as error:

@@ -33,7 +33,6 @@ from minibroker.client.errors import (
 )
 from minibroker_protocol.compiler import decoder, encode
 from minibroker_protocol.errors import EncodeError, ErrorCode, ProtocolError
-from minibroker_protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker_protocol.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
@@ -42,6 +41,7 @@ from minibroker_protocol.messages.sasl_authenticate import (
 from minibroker_protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from minibroker_protocol.registry import ApiKey, schema
 from minibroker_protocol.schema import Message, Versions
+from minibroker_protocol.wire import RequestHeader, decode_response_header, encode_request_header
 
 if TYPE_CHECKING:
     import ssl

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from minibroker.broker.security.authentication import OAUTHBEARER, PLAIN
 from minibroker.broker.security.client_properties import (
     CLAIM,
     CLIENT_ID,
@@ -34,7 +35,6 @@ from minibroker.broker.security.client_properties import (
     read_tls_properties,
     tls_context,
 )
-from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN
 from minibroker.broker.security.scram import (
     HASHES,
     ITERATIONS_MAX,

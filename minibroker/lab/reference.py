@@ -31,10 +31,9 @@ from minibroker.broker.metrics.definitions import (
 )
 from minibroker.broker.personas.persona import ALL, DELAYED, MUTED, NAMES, NONE, OWN, Persona, load
 from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
-from minibroker.broker.settings.names import KNOWN_UNSERVED
-from minibroker.broker.settings.setting import listener_name
+from minibroker.broker.settings.setting import KNOWN_UNSERVED, listener_name
 from minibroker.broker.settings.topics import synonyms_of
-from minibroker.lab.activity.schema import (
+from minibroker.lab.activity.events import (
     CHECK_FIELDS,
     FIELDS,
     TOPIC,
@@ -44,8 +43,7 @@ from minibroker.lab.activity.schema import (
     ActivityType,
 )
 from minibroker.lab.control import fault_reference
-from minibroker.lab.control.openapi import description
-from minibroker.lab.control.operation import BODY_MAX_BYTES, ApiOperation
+from minibroker.lab.control.operation import BODY_MAX_BYTES, ApiOperation, description
 from minibroker.lab.control.operations import OPERATIONS
 from minibroker.lab.control.records import RECORDS_BODY_MAX_BYTES
 from minibroker.lab.control.seed import SEED_BODY_MAX_BYTES

@@ -31,7 +31,7 @@ from typing import (
     get_type_hints,
 )
 
-from minibroker.broker.settings.names import similar_names
+from minibroker.broker.settings.setting import similar_names
 
 Json: TypeAlias = Any
 """A value that the ``json`` module reads and writes."""

@@ -62,7 +62,7 @@ from minibroker.broker.settings.definitions import (
 )
 from minibroker.broker.settings.listeners import advertised_endpoints, has_tls
 from minibroker.broker.settings.setting import HostPort
-from minibroker.lab.control.serve import listener_url, open_listener, token_for
+from minibroker.lab.control.attach import listener_url, open_listener, token_for
 from minibroker.lab.observers.attaching import ProcessObservers
 from minibroker.launch.layout import (
     ProcessPlan,
@@ -82,19 +82,21 @@ from minibroker.launch.startup import (
     raise_descriptor_limit,
 )
 from minibroker.ready import Ready, as_json, as_text, command_name
-from minibroker.runtime.addressing import SocketPathError, UnixTransport
+from minibroker.runtime.addressing import SocketPathError, TcpSource, UnixTransport
 from minibroker.runtime.arena import Arena
-from minibroker.runtime.child import (
+from minibroker.runtime.clock import SharedClock
+from minibroker.runtime.roles import RoleStatus, RoleTable
+from minibroker.runtime.supervisor import (
     ChildContext,
     ChildSpec,
+    Exit,
+    ProcessEvent,
+    ProcessEventKind,
     bound_last_seconds,
     is_orphan,
+    supervise,
     wait_until_gone,
 )
-from minibroker.runtime.clock import SharedClock
-from minibroker.runtime.listening import TcpSource
-from minibroker.runtime.roles import RoleStatus, RoleTable
-from minibroker.runtime.supervisor import Exit, ProcessEvent, ProcessEventKind, supervise
 from minibroker.runtime.system import is_portable, resident_memory, use_portable_variants
 from minibroker.runtime.worktime import WorkTime
 

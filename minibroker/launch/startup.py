@@ -39,9 +39,10 @@ from minibroker.broker.settings import (
     Settings,
 )
 from minibroker.broker.settings.listeners import Listener
-from minibroker.runtime.dirlock import DirLock, DirLockedError
 from minibroker.runtime.hosts import resolver_name
 from minibroker.runtime.system import (
+    DirLock,
+    DirLockedError,
     can_share_port,
     memory_directory,
     raise_descriptors_max,

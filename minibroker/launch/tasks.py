@@ -43,16 +43,15 @@ from minibroker.launch.layout import (
     run_roles,
     stop_groups,
 )
-from minibroker.runtime.addressing import MemoryTransport, Transport
+from minibroker.runtime.addressing import MemorySources, MemoryTransport, Transport
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import ControlledClock
-from minibroker.runtime.listening import MemorySources
 from minibroker.runtime.restarts import BACKOFF_S
 from minibroker.runtime.worktime import WorkTime
 
 if TYPE_CHECKING:
     from minibroker.broker.apis.base import ControllerScope
-    from minibroker.broker.controller.metadata_publisher import MetadataPublisher
+    from minibroker.broker.roles.metadata_publisher import MetadataPublisher
 
 SIMULATED_PORT: Final = 9092
 

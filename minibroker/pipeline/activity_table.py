@@ -31,7 +31,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from minibroker.lab.activity.schema import (
+from minibroker.lab.activity.events import (
     CHECK_FIELDS,
     FIELDS,
     VERSION,

@@ -35,7 +35,7 @@ from minibroker.broker.security.client_properties import (
 )
 from minibroker.broker.settings import ACTIVITY_ENABLE
 from minibroker.broker.settings.settings import ConfigError, SettingEntry
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from minibroker.pipeline.errors import BadInput
 from minibroker.python_command import python_command
 

@@ -28,7 +28,7 @@ from minibroker.lab.activity.arrow_format import (
     parts_of,
     read_batch,
 )
-from minibroker.lab.activity.schema import (
+from minibroker.lab.activity.events import (
     CHECK_FIELDS,
     FIELDS,
     VERSION,

@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minibroker.lab.activity.arrow_format import COLUMNS, SCHEMA, event_of, parts_of
-from minibroker.lab.activity.schema import FIELDS, ActivityKind, ActivityType
+from minibroker.lab.activity.events import FIELDS, ActivityKind, ActivityType
 from minibroker.pipeline.activity_table import freeze_loaded_objects
 from minibroker.pipeline.decoding import (
     Batch,

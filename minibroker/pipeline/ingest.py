@@ -25,12 +25,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from minibroker.broker.log.checkpoint import read_topic_id
 from minibroker.broker.log.paths import LOG, offset_file, offsets_of, parse_directory
 from minibroker.broker.settings import ACTIVITY_ENABLE
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from minibroker.pipeline.cluster_access import ClusterAccess, ReachableTopic
 from minibroker.pipeline.errors import BadInput, PipelineError
 from minibroker.pipeline.event_files import OUTPUT_DDL, EventWriter, Where
-from minibroker.pipeline.hadoop import COMMITTED, OFFSETS
-from minibroker.pipeline.session import connector_missing
+from minibroker.pipeline.session import COMMITTED, OFFSETS, connector_missing
 from minibroker.pipeline.table import Counts, Table
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.records import (

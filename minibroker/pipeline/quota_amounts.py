@@ -23,7 +23,7 @@ from minibroker.broker.quotas.types import (
     CONNECTION_CREATION_RATE,
     QuotaType,
 )
-from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
+from minibroker.lab.activity.events import ActivityKind, ConnectionStep
 from minibroker.pipeline.grouping import Flags, Floats, Ints, coded
 from minibroker.pipeline.report import formats
 

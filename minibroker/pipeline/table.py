@@ -40,7 +40,7 @@ from minibroker.pipeline.event_files import (
     spans_to_json,
     write_events,
 )
-from minibroker.pipeline.hadoop import ANOTHER, PLAIN, Files
+from minibroker.pipeline.session import ANOTHER, PLAIN, Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

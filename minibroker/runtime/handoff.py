@@ -4,7 +4,7 @@ Owns the passing of a socket (``SCM_RIGHTS`` over a Unix socket) or, in one trio
 in-memory stream. It must never know which process gets which connection. Invariant: a connection
 has exactly one owner, so after ``send`` the sender's descriptor is closed, even if sending failed;
 in the portable variant, once the receiver has acknowledged it. Messages are pickled, which is safe
-for the reason given in ``channel``.
+for the reason given in ``rpc``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import socket
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 
-from minibroker.runtime.channel import ChannelClosed
+from minibroker.runtime.rpc import ChannelClosed
 from minibroker.runtime.stream import (
     Address,
     ByteStream,
@@ -35,6 +35,8 @@ PACKET_BYTES_MAX: Final = 16 * 1024
 """Largest message without its connection: the listener's name and addresses."""
 
 Connection = socket.socket | MemoryStream
+
+_T = TypeVar("_T")
 
 
 class Handoff(ABC):
@@ -53,67 +55,78 @@ class Handoff(ABC):
         """Close both directions; connections that were not received are closed. Idempotent."""
 
 
-class PacketHandoff(Handoff):
-    """A handoff over a connected Unix socket that preserves the boundaries of messages."""
+class _SocketHandoff(Handoff):
+    """A handoff over a connected Unix socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._socket = sock
         self._closed = False
 
-    async def send(self, message: object, connection: Connection | None = None) -> None:
-        packet = _packed(message)
-        try:
-            while not self._try_send(packet, connection):
-                try:
-                    await trio.lowlevel.wait_writable(self._socket)
-                except (trio.ClosedResourceError, ValueError, OSError):
-                    raise ChannelClosed("this side was closed") from None
-        finally:
-            if connection is not None:
-                connection.close()
-
-    def _try_send(self, packet: bytes, connection: Connection | None) -> bool:
+    def _now(self, act: Callable[[], _T]) -> _T:
+        """Use the socket once. Raises ``ChannelClosed``, or `BlockingIOError` if it must wait."""
         if self._closed:
             raise ChannelClosed("this side was closed")
         try:
-            if isinstance(connection, socket.socket):
-                socket.send_fds(self._socket, [packet], [connection.fileno()])
-            else:
-                self._socket.send(packet)
+            return act()
         except BlockingIOError:
-            return False
+            raise
         except OSError as error:
             self.close()
             raise ChannelClosed(f"the other side is gone ({error})") from None
-        return True
 
-    async def receive(self) -> tuple[Any, Connection | None]:
+    async def _when(
+        self, ready: Callable[[socket.socket], Awaitable[None]], act: Callable[[], _T]
+    ) -> _T:
+        """Use the socket as soon as it is ready. Raises ``ChannelClosed``."""
         while True:
-            if self._closed:
-                raise ChannelClosed("this side was closed")
             try:
-                packet, descriptors, _, _ = socket.recv_fds(self._socket, PACKET_BYTES_MAX, 1)
+                return self._now(act)
             except BlockingIOError:
                 try:
-                    await trio.lowlevel.wait_readable(self._socket)
+                    await ready(self._socket)
                 except (trio.ClosedResourceError, ValueError, OSError):
                     raise ChannelClosed("this side was closed") from None
-                continue
-            except OSError as error:
-                self.close()
-                raise ChannelClosed(f"the other side is gone ({error})") from None
-            if not packet:
-                self.close()
-                raise ChannelClosed("the other side is gone")
-            connection = socket.socket(fileno=descriptors[0]) if descriptors else None
-            return pickle.loads(packet), connection  # noqa: S301 - packed by this broker
+
+    async def _read(self, bytes_max: int, descriptors_max: int) -> tuple[bytes, list[int]]:
+        """Wait for bytes; return them with their descriptors. Raises ``ChannelClosed``."""
+        received, descriptors, _, _ = await self._when(
+            trio.lowlevel.wait_readable,
+            lambda: socket.recv_fds(self._socket, bytes_max, descriptors_max),
+        )
+        if not received:
+            self.close()
+            raise ChannelClosed("the other side is gone")
+        return received, descriptors
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+
+
+class PacketHandoff(_SocketHandoff):
+    """A handoff over a connected Unix socket that preserves the boundaries of messages."""
+
+    async def send(self, message: object, connection: Connection | None = None) -> None:
+        packet = _packed(message)
+        try:
+            await self._when(trio.lowlevel.wait_writable, lambda: self._send(packet, connection))
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _send(self, packet: bytes, connection: Connection | None) -> None:
+        if isinstance(connection, socket.socket):
+            socket.send_fds(self._socket, [packet], [connection.fileno()])
+        else:
+            self._socket.send(packet)
+
+    async def receive(self) -> tuple[Any, Connection | None]:
+        packet, descriptors = await self._read(PACKET_BYTES_MAX, 1)
+        connection = socket.socket(fileno=descriptors[0]) if descriptors else None
+        return pickle.loads(packet), connection  # noqa: S301 - packed by this broker
 
 
 def _packed(message: object) -> bytes:
@@ -144,7 +157,7 @@ class _Frame:
         self.is_started = False
 
 
-class StreamHandoff(Handoff):
+class StreamHandoff(_SocketHandoff):
     """A handoff over a connected stream socket: the portable variant.
 
     Nothing preserves the boundaries of messages, so each has a header. Descriptors arrive in order,
@@ -154,9 +167,7 @@ class StreamHandoff(Handoff):
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        self._socket = sock
-        self._closed = False
+        super().__init__(sock)
         self._outgoing: deque[_Frame] = deque()
         self.unacknowledged: deque[socket.socket] = deque()
         """Connections that were sent, and are closed when the receiver acknowledges them."""
@@ -172,11 +183,7 @@ class StreamHandoff(Handoff):
         )
         self._outgoing.append(frame)
         try:
-            while not self._flush():
-                try:
-                    await trio.lowlevel.wait_writable(self._socket)
-                except (trio.ClosedResourceError, ValueError, OSError):
-                    raise ChannelClosed("this side was closed") from None
+            await self._when(trio.lowlevel.wait_writable, self._flush)
         finally:
             if not frame.is_started:  # Otherwise the rest is sent before the next message.
                 if frame in self._outgoing:
@@ -184,30 +191,21 @@ class StreamHandoff(Handoff):
                 if connection is not None:
                     connection.close()
 
-    def _flush(self) -> bool:
-        """Send what can be sent without waiting; return whether that was all."""
-        if self._closed:
-            raise ChannelClosed("this side was closed")
-        try:
-            while self._outgoing:
-                frame = self._outgoing[0]
-                if frame.connection is None:
-                    count = self._socket.send(frame.rest)
-                else:
-                    descriptor = frame.connection.fileno()
-                    count = socket.send_fds(self._socket, [frame.rest], [descriptor])
-                    self.unacknowledged.append(frame.connection)
-                    frame.connection = None
-                frame.is_started = True
-                frame.rest = frame.rest[count:]
-                if not frame.rest:
-                    self._outgoing.popleft()
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            self.close()
-            raise ChannelClosed(f"the other side is gone ({error})") from None
-        return True
+    def _flush(self) -> None:
+        """Send everything. Raises `BlockingIOError` if the rest must wait."""
+        while self._outgoing:
+            frame = self._outgoing[0]
+            if frame.connection is None:
+                count = self._socket.send(frame.rest)
+            else:
+                descriptor = frame.connection.fileno()
+                count = socket.send_fds(self._socket, [frame.rest], [descriptor])
+                self.unacknowledged.append(frame.connection)
+                frame.connection = None
+            frame.is_started = True
+            frame.rest = frame.rest[count:]
+            if not frame.rest:
+                self._outgoing.popleft()
 
     async def receive(self) -> tuple[Any, Connection | None]:
         while True:
@@ -220,7 +218,9 @@ class StreamHandoff(Handoff):
                     connection = socket.socket(fileno=self._descriptors.popleft())
                     self._acknowledge()
                 return pickle.loads(packet), connection  # noqa: S301 - packed by this broker
-            await self._read()
+            received, descriptors = await self._read(_READ_BYTES, _DESCRIPTORS_AT_ONCE_MAX)
+            self._incoming += received
+            self._descriptors += descriptors
 
     def _packets(self) -> Iterator[tuple[bytes, bool]]:
         """Take complete packets out of the received bytes; an empty one acknowledges."""
@@ -235,37 +235,13 @@ class StreamHandoff(Handoff):
 
     def _acknowledge(self) -> None:
         self._outgoing.append(_Frame(_ACKNOWLEDGEMENT, None))
-        with suppress(ChannelClosed):  # The next call raises it.
-            self._flush()
-
-    async def _read(self) -> None:
-        if self._closed:
-            raise ChannelClosed("this side was closed")
-        try:
-            received, descriptors, _, _ = socket.recv_fds(
-                self._socket, _READ_BYTES, _DESCRIPTORS_AT_ONCE_MAX
-            )
-        except BlockingIOError:
-            try:
-                await trio.lowlevel.wait_readable(self._socket)
-            except (trio.ClosedResourceError, ValueError, OSError):
-                raise ChannelClosed("this side was closed") from None
-            return
-        except OSError as error:
-            self.close()
-            raise ChannelClosed(f"the other side is gone ({error})") from None
-        if not received:
-            self.close()
-            raise ChannelClosed("the other side is gone")
-        self._incoming += received
-        self._descriptors += descriptors
+        with suppress(ChannelClosed, BlockingIOError):  # The next call raises it, or sends it.
+            self._now(self._flush)
 
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
-        trio.lowlevel.notify_closing(self._socket)
-        self._socket.close()
+        super().close()
         for connection in self.unacknowledged:
             connection.close()
         for frame in self._outgoing:

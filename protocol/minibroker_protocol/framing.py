@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from minibroker_protocol import headers
+from minibroker_protocol import wire
 from minibroker_protocol.compiler import Chunk, encoder
 from minibroker_protocol.errors import DecodeError, EncodeError
 from minibroker_protocol.schema import Message
@@ -92,11 +92,9 @@ def frame(header: bytes, body: list[Chunk]) -> list[Chunk]:
     return [start, *body]
 
 
-def request_frame(header: headers.RequestHeader, body: Message) -> list[Chunk]:
+def request_frame(header: wire.RequestHeader, body: Message) -> list[Chunk]:
     """A whole request, ready to be sent, in the version that its header names."""
-    return frame(
-        headers.encode_request_header(header), encoder(type(body), header.api_version)(body)
-    )
+    return frame(wire.encode_request_header(header), encoder(type(body), header.api_version)(body))
 
 
 def response_frame(
@@ -104,6 +102,6 @@ def response_frame(
 ) -> list[Chunk]:
     """A whole response, ready to be sent, to a request of this API and version."""
     return frame(
-        headers.encode_response_header(api_key, api_version, correlation_id),
+        wire.encode_response_header(api_key, api_version, correlation_id),
         encoder(type(body), api_version)(body),
     )

@@ -17,8 +17,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON
-from minibroker.lab.activity.events import UNWRITTEN_MAX
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC, UNWRITTEN_MAX
 from minibroker.lab.observers.activity_sender import PENDING_MAX
 from minibroker.runtime.restarts import RESTARTS_MAX
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest

@@ -14,8 +14,8 @@ from typing import Final
 
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encode
-from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.registry import ApiKey, ApiSchema
+from minibroker_protocol.wire import RequestHeader, encode_request_header
 from system_tests.attack.mutations import frame, mutated, wrong_length
 from system_tests.attack.values import Words, message
 

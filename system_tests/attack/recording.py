@@ -23,8 +23,8 @@ from typing import Any, Final
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
-from minibroker_protocol.headers import decode_request_header
 from minibroker_protocol.schema import Struct
+from minibroker_protocol.wire import decode_request_header
 from system_tests.attack.values import Words
 from system_tests.clients.adapters.aio import AiokafkaClient
 from system_tests.clients.adapters.confluent import ConfluentClient

@@ -12,8 +12,8 @@ import pytest
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
-from minibroker_protocol.headers import decode_request_header
 from minibroker_protocol.records import verify_crc
+from minibroker_protocol.wire import decode_request_header
 from system_tests.attack.batches import KINDS, bomb, full_batch, hostile_batch
 from system_tests.attack.frames import API_KEYS, garbage, hostile_frames, request_frame
 from system_tests.attack.mutations import DAMAGE, MUTATED_MAX_BYTES, frame, mutated, wrong_length

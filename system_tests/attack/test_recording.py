@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from minibroker_protocol.compiler import encode
-from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.wire import RequestHeader, encode_request_header
 from system_tests.attack.mutations import frame
 from system_tests.attack.recording import FRAMES_OF_A_KIND_MAX, Recorder, split_frames, words_of
 

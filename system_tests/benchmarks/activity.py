@@ -26,7 +26,6 @@ from urllib.request import urlopen
 
 from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON
 from minibroker_protocol.compiler import encode
-from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from minibroker_protocol.messages.produce import (
     PartitionProduceData,
@@ -34,6 +33,7 @@ from minibroker_protocol.messages.produce import (
     TopicProduceData,
 )
 from minibroker_protocol.records import Record, build_batch
+from minibroker_protocol.wire import RequestHeader, encode_request_header
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.control import pids_by_name

@@ -39,7 +39,7 @@ ROUNDS_BEFORE: Final = 3
 PRODUCED: Final = 1000
 PAUSE_US: Final = 1000
 PATIENCE_S: Final = 120
-CLEANER: Final = b"minibroker.broker.process.cleaner_child"
+CLEANER: Final = b"minibroker.broker.process.log_cleaner"
 CPU_TIMES: Final = slice(11, 13), slice(13, 15)
 """User and system time in /proc/PID/stat, behind the name: its own, and of children that ended."""
 

@@ -18,7 +18,6 @@ from typing import Any, Final
 from minibroker.testing import MiniBroker
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
-from minibroker_protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from minibroker_protocol.messages.produce import (
@@ -28,6 +27,7 @@ from minibroker_protocol.messages.produce import (
 )
 from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import RequestHeader, decode_response_header, encode_request_header
 from system_tests.benchmarks.measures import Figures, topic_of
 from system_tests.benchmarks.peers import Peer
 from system_tests.harness.waiting import wait_until

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
-from minibroker_protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message, Struct
+from minibroker_protocol.wire import RequestHeader, decode_response_header, encode_request_header
 from system_tests.benchmarks.client import FRAMES, RunFailed, run_program
 from system_tests.benchmarks.peers import Peer
 from system_tests.connections.dialling import Client

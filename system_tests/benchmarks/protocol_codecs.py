@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import construct as cs
 
-from minibroker_protocol import compiler, headers
+from minibroker_protocol import compiler, wire
 from minibroker_protocol.compiler import decoding, encoding
 from minibroker_protocol.messages.metadata import (
     MetadataResponse,
@@ -148,12 +148,12 @@ def measure_produce() -> float:
             name="test-topic", topic_id=bytes(range(16)), partition_data=[partition]
         )
         body = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
-        header = headers.encode_request_header(headers.RequestHeader(0, version, 7, "client-1"))
+        header = wire.encode_request_header(wire.RequestHeader(0, version, 7, "client-1"))
         view = memoryview(bytearray(header + compiler.encode(body, version)))
         decode = compiler.decoder(ProduceRequest, version)
 
         def both(view: memoryview = view, decode: Any = decode) -> object:
-            _, pos = headers.decode_request_header(view)
+            _, pos = wire.decode_request_header(view)
             return decode(view, pos)
 
         taken = median_us(both, 2000)

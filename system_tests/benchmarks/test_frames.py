@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from minibroker_protocol.compiler import decode
-from minibroker_protocol.headers import decode_request_header
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from minibroker_protocol.messages.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from minibroker_protocol.wire import decode_request_header
 from system_tests.benchmarks.client import RunFailed
 from system_tests.benchmarks.frames import frame, refuse_errors
 

@@ -17,7 +17,6 @@ from typing import Any, Self
 
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
-from minibroker_protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
@@ -26,6 +25,7 @@ from minibroker_protocol.messages.alter_client_quotas import (
 )
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import RequestHeader, decode_response_header, encode_request_header
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask
 from system_tests.harness.waiting import PATIENCE_S, wait_until

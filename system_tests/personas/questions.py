@@ -16,7 +16,6 @@ from minibroker.broker.personas.persona import ALL, DELAYED, MUTED, NONE, OWN
 from minibroker.broker.settings import Settings
 from minibroker_protocol.compiler import decode
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.headers import decode_response_header
 from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
@@ -36,6 +35,7 @@ from minibroker_protocol.messages.produce import (
 )
 from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import decode_response_header
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import wait_until

@@ -17,7 +17,7 @@ from typing import Final
 import pyspark
 import pytest
 
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from minibroker.pipeline import __main__ as jobs
 from system_tests.harness.brokers import free_port, start_minibroker
 from system_tests.harness.waiting import PATIENCE_S, SPARK_PATIENCE_S, wait_until

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from minibroker.broker.quotas.rate import Rate
-from minibroker.lab.activity.schema import FIELDS, TOPIC, ActivityKind
+from minibroker.lab.activity.events import FIELDS, TOPIC, ActivityKind
 from minibroker_protocol.records import iter_batches, iter_records
 from system_tests.benchmarks.pipeline import generate
 from system_tests.benchmarks.pipeline.clients import SAMPLES, WINDOW_MS

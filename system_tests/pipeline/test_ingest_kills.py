@@ -21,7 +21,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from system_tests.harness.brokers import RunningBroker, free_port, start_minibroker
 from system_tests.harness.processes import is_running, tree
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from system_tests.harness.brokers import free_port, start_minibroker
 from system_tests.pipeline.job_launchers import by_minibroker, run_to_completion
 from tests.pipeline.random_events import events

@@ -15,7 +15,7 @@ import pytest
 
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.settings import Settings
-from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
+from minibroker.lab.activity.events import ActivityKind, ConnectionStep
 from system_tests.pipeline import fixed_workload, recorded_broker
 from system_tests.pipeline.recorded_broker import FAST_IP
 

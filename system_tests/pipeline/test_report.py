@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from minibroker.lab.activity.schema import VERSION
+from minibroker.lab.activity.events import VERSION
 from minibroker.pipeline.activity_table import ACTIVITY
 from minibroker.pipeline.report import formats
 from system_tests.harness.browser import WIDE, Browser

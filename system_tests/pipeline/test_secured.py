@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
 from system_tests.pipeline.job_launchers import Launcher, by_minibroker, by_spark, run_to_completion
 from system_tests.pipeline.watch_process import ALERTS, CLIENT, Watch, alerts, produce, set_quota

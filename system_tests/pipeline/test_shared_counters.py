@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 from minibroker.broker.settings import Settings
-from minibroker.lab.activity.schema import TOPIC, ActivityKind
+from minibroker.lab.activity.events import TOPIC, ActivityKind
 from minibroker.pipeline.whatif.proposal import counting_of, proposals_of
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.replay_accuracy import Comparison, compare_decisions

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.client.control import Control
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from minibroker.pipeline.cluster_access import RESPONSE_TIMEOUT_S, SILENCE_MAX_S
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.processes import tree

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from system_tests.harness.brokers import start_minibroker
 from system_tests.harness.waiting import PATIENCE_S
 

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.control import ask
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from minibroker_protocol.compiler import encode
-from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import RequestHeader, encode_request_header
 
 VERSION = 9
 

@@ -27,7 +27,6 @@ from typing import NamedTuple
 import pytest
 
 from minibroker_protocol.compiler import encode
-from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from minibroker_protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from minibroker_protocol.messages.produce import (
@@ -37,6 +36,7 @@ from minibroker_protocol.messages.produce import (
 )
 from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import RequestHeader, encode_request_header
 from system_tests.connections.conftest import Dial, Limited
 from system_tests.connections.dialling import Client, set_quota, set_quotas
 from system_tests.harness.brokers import RunningBroker

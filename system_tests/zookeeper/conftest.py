@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.metadata.store.zookeeper import ZooKeeperStore
-from minibroker.broker.metadata.store.zookeeper_client import ZooKeeperAccess
+from minibroker.broker.metadata.store.zookeeper import ZooKeeperAccess, ZooKeeperStore
 from minibroker.broker.settings.setting import parse_connect_string
 from system_tests.conftest import without_toolchain
 from system_tests.harness.jars import ToolchainMissing, zookeeper_jars

@@ -13,8 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from minibroker.broker.metadata.store.tree import StoreError, StoreEvent, StoreEventKind
-from minibroker.broker.metadata.store.zookeeper import ZooKeeperStore
-from minibroker.broker.metadata.store.zookeeper_client import ZooKeeperAccess, access_from
+from minibroker.broker.metadata.store.zookeeper import ZooKeeperAccess, ZooKeeperStore, access_from
 from minibroker.broker.settings import Settings
 from system_tests.conftest import without_toolchain
 from system_tests.harness.brokers import free_port

@@ -14,13 +14,13 @@ from minibroker.cli.app import app
 from minibroker.cli.dissect import from_content, from_hex, read_source
 from minibroker.cli.output import InvalidUsage
 from minibroker_protocol.compiler import encode
-from minibroker_protocol.headers import RequestHeader, encode_request_header, encode_response_header
 from minibroker_protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
 from minibroker_protocol.records import Record, build_batch
+from minibroker_protocol.wire import RequestHeader, encode_request_header, encode_response_header
 
 FRAME = encode_request_header(RequestHeader(18, 3, 7, "foo")) + encode(
     ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3

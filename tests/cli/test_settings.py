@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS
-from minibroker.broker.settings.names import KNOWN_UNSERVED
+from minibroker.broker.settings.setting import KNOWN_UNSERVED
 from minibroker.cli.app import app
 from minibroker.cli.output import InvalidUsage
 

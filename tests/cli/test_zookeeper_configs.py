@@ -11,10 +11,10 @@ from random import Random
 import pytest
 
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.store import zookeeper_client
+from minibroker.broker.metadata.store import zookeeper
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.store.tree import Store
-from minibroker.broker.metadata.store.zookeeper_client import ZooKeeperAccess
+from minibroker.broker.metadata.store.zookeeper import ZooKeeperAccess
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker.broker.quotas.command_lines import ArgumentMistake, Entities
 from minibroker.broker.security.scram import credential, parse_credential, salted
@@ -110,7 +110,7 @@ def test_unreachable_zookeeper_is_reported_once(
         wanted.append(settings)
         return access
 
-    monkeypatch.setattr(zookeeper_client, "access_from", access_from)
+    monkeypatch.setattr(zookeeper, "access_from", access_from)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     with pytest.raises(Unreachable, match="no ZooKeeper answered at"):
         in_zookeeper("127.0.0.1:1", lambda store: store.get("/"))

@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from minibroker_protocol.compiler import decoder, encode
-from minibroker_protocol.headers import decode_request_header, encode_response_header
 from minibroker_protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -18,6 +17,7 @@ from minibroker_protocol.messages.api_versions import (
 )
 from minibroker_protocol.registry import ApiKey, schema
 from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import decode_request_header, encode_response_header
 
 T = TypeVar("T")
 

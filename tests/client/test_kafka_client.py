@@ -5,11 +5,7 @@ from typing import Any
 import pytest
 
 from minibroker.broker.settings import HostPort
-from minibroker.client.errors import (
-    BrokerError,
-    BrokerUnreachable,
-    Remedy,
-)
+from minibroker.client.errors import BrokerError, BrokerUnreachable, Remedy
 from minibroker.client.kafka_client import KafkaClient
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse

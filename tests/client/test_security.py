@@ -11,7 +11,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.security.mechanism import (
+from minibroker.broker.security.authentication import (
     AuthenticatedUser,
     AuthenticationFailed,
     Mechanism,

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.runtime.channel import (
+from minibroker.runtime.rpc import (
     Channel,
     ChannelClosed,
     memory_channel_pair,

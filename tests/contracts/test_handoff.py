@@ -11,7 +11,6 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.runtime import system
-from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import (
     Connection,
     Handoff,
@@ -21,6 +20,7 @@ from minibroker.runtime.handoff import (
     memory_handoff_pair,
     socket_handoff_pair,
 )
+from minibroker.runtime.rpc import ChannelClosed
 from minibroker.runtime.stream import ByteStream, SocketStream, memory_stream_pair
 from tests.tcp import connected_sockets
 

@@ -11,13 +11,13 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.runtime.handoff import Connection, as_stream
-from minibroker.runtime.listening import (
+from minibroker.runtime.addressing import (
     MEMORY_BACKLOG,
     ConnectionSource,
     MemorySource,
     TcpSource,
 )
+from minibroker.runtime.handoff import Connection, as_stream
 from minibroker.runtime.stream import ByteStream, SocketStream
 
 

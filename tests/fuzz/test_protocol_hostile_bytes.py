@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker_protocol import compiler, framing, headers
+from minibroker_protocol import compiler, framing, wire
 from minibroker_protocol.dissect import dissect
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 from minibroker_protocol.registry import ApiKey, schema
@@ -95,18 +95,18 @@ def test_random_stream_yields_frames_within_limit_or_decode_error(data: bytes, l
 @given(st.binary(max_size=60))
 def test_random_headers_decode_or_raise_decode_error(data: bytes) -> None:
     with contextlib.suppress(DecodeError, UnsupportedVersion):
-        header, end = headers.decode_request_header(data)
+        header, end = wire.decode_request_header(data)
         assert 8 <= end <= len(data)
         assert header.api_key in list(ApiKey)
     with contextlib.suppress(DecodeError):
-        assert headers.decode_response_header(data, ApiKey.METADATA, 12)[1] <= len(data)
+        assert wire.decode_response_header(data, ApiKey.METADATA, 12)[1] <= len(data)
 
 
 @pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
 def test_random_bodies_are_dissected(key: ApiKey, seed: int) -> None:
     rng = random.Random(f"{key.name} {seed}")
     for version in versions_of(schema(key).request):
-        start = headers.encode_request_header(headers.RequestHeader(key, version, 1, None))
+        start = wire.encode_request_header(wire.RequestHeader(key, version, 1, None))
         for _ in range(5):
             body = bytes(rng.choices(range(4), k=rng.randrange(60)))
             assert dissect(start + body).root.children

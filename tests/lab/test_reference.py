@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS
-from minibroker.lab.activity.schema import CHECK_FIELDS, FIELDS
+from minibroker.lab.activity.events import CHECK_FIELDS, FIELDS
 from minibroker.lab.control.operations import OPERATIONS
 from minibroker.lab.reference import PAGES
 

@@ -58,7 +58,7 @@ BIND = """
 import sys
 from minibroker.launch.startup import bind
 from minibroker.broker.settings import Settings
-from minibroker.lab.control.serve import open_listener
+from minibroker.lab.control.attach import open_listener
 settings = Settings.from_sources(pairs=["listeners=PLAINTEXT://127.0.0.1:0"])
 bind(settings.client_listeners, settings)
 open_listener("127.0.0.1", 0)

@@ -24,7 +24,7 @@ from minibroker.launch.startup import (
     raise_descriptor_limit,
     remove_abandoned,
 )
-from minibroker.runtime.dirlock import DirLock
+from minibroker.runtime.system import DirLock
 
 NODE_ID = 1
 

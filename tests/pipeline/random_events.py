@@ -12,7 +12,7 @@ import pyarrow as pa
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
 from minibroker.lab.activity.arrow_format import SCHEMA
-from minibroker.lab.activity.schema import (
+from minibroker.lab.activity.events import (
     CHECK_FIELDS,
     FIELDS,
     TOPIC,

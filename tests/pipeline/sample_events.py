@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from minibroker.lab.activity.schema import FIELDS, VERSION
+from minibroker.lab.activity.events import FIELDS, VERSION
 from minibroker.pipeline.decoding import OBJECT_SCHEMA
 
 START_S: Final = 1_793_577_600

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from minibroker.lab.activity.schema import FIELDS, VERSION
+from minibroker.lab.activity.events import FIELDS, VERSION
 from minibroker.pipeline import activity_table, quota_amounts
 from minibroker.pipeline.activity_table import (
     ACTIVITY,

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minibroker.lab.activity.arrow_format import COLUMNS, SCHEMA, event_of
-from minibroker.lab.activity.schema import ActivityField, ActivityType
+from minibroker.lab.activity.events import ActivityField, ActivityType
 from minibroker.pipeline import decoding
 from minibroker.pipeline.decoding import (
     REASON_MAX,

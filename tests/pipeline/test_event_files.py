@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.lab.activity.arrow_format import SCHEMA
-from minibroker.lab.activity.schema import FIELDS
+from minibroker.lab.activity.events import FIELDS
 from minibroker.pipeline import activity_table, event_files
 from minibroker.pipeline.decoding import OBJECT_SCHEMA, flattened, parse_event
 from minibroker.pipeline.errors import BadInput

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from minibroker.broker.log.checkpoint import write_topic_id
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from minibroker.pipeline import ingest
 from minibroker.pipeline.activity_table import read_activity
 from minibroker.pipeline.cluster_access import ClusterAccess, ReachableTopic

@@ -9,8 +9,8 @@ import duckdb
 import pytest
 from pyarrow import RecordBatch
 
-from minibroker.lab.activity.schema import FIELDS
-from minibroker.pipeline import hadoop
+from minibroker.lab.activity.events import FIELDS
+from minibroker.pipeline import session
 from minibroker.pipeline.activity_table import ACTIVITY, read_activity
 from minibroker.pipeline.errors import BadInput, PipelineError
 from minibroker.pipeline.event_files import SORTED_BY, write_events
@@ -212,7 +212,7 @@ def rows(spark: SparkSession, path: Path) -> list[str]:
 def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are written by tasks, as on a disk, or by Spark, as on any other file system."""
     if request.param == "spark":
-        monkeypatch.setattr(hadoop, "_DISK", "nowhere:")
+        monkeypatch.setattr(session, "_DISK", "nowhere:")
 
 
 @pytest.mark.usefixtures("writer")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker_protocol import compiler, framing, headers
+from minibroker_protocol import compiler, framing, wire
 from minibroker_protocol.errors import DecodeError, EncodeError
 from minibroker_protocol.framing import FrameDecoder
 from minibroker_protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -86,12 +86,12 @@ def test_truncated_frame_size_is_rejected() -> None:
 
 
 def test_request_frame_is_one_chunk_with_size_and_header() -> None:
-    header = headers.RequestHeader(ApiKey.METADATA, 9, 5, "me")
+    header = wire.RequestHeader(ApiKey.METADATA, 9, 5, "me")
     body = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
     (chunk,) = framing.request_frame(header, body)
     assert isinstance(chunk, bytes)
     assert framing.frame_size(chunk) == len(chunk) - 4
-    decoded, pos = headers.decode_request_header(chunk, 4)
+    decoded, pos = wire.decode_request_header(chunk, 4)
     assert decoded == header
     assert compiler.decode(MetadataRequest, 9, chunk, pos) == body
 
@@ -107,7 +107,7 @@ def test_response_frame_size_includes_record_slices() -> None:
     assert isinstance(chunks[0], bytes)
     assert isinstance(chunks[1], Slice)
     assert framing.frame_size(chunks[0]) == sum(len(chunk) for chunk in chunks) - 4
-    assert headers.decode_response_header(chunks[0], ApiKey.FETCH, 12, 4) == (8, 9)
+    assert wire.decode_response_header(chunks[0], ApiKey.FETCH, 12, 4) == (8, 9)
 
 
 class Huge:

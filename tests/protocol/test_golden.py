@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from minibroker_protocol import compiler, framing, headers, records
+from minibroker_protocol import compiler, framing, records, wire
 from minibroker_protocol.dissect import dissect
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from minibroker_protocol.messages.join_group import JoinGroupRequest
@@ -57,7 +57,7 @@ def test_golden_frames_cover_all_clients() -> None:
 def test_frame_of_client_round_trips(golden: Golden) -> None:
     size = framing.frame_size(golden.frame)
     assert size == len(golden.frame) - 4
-    header, pos = headers.decode_request_header(golden.frame, 4)
+    header, pos = wire.decode_request_header(golden.frame, 4)
     assert (header.api_key, header.api_version) == (golden.key, golden.version)
     assert header.client_id == "golden"
     request = schema(golden.key).request
@@ -76,7 +76,7 @@ def test_frame_of_client_is_dissected_without_problem(golden: Golden) -> None:
 
 @pytest.mark.parametrize("golden", [g for g in FRAMES if g.key is ApiKey.PRODUCE], ids=str)
 def test_produce_frame_has_record_sent_by_client(golden: Golden) -> None:
-    _, pos = headers.decode_request_header(golden.frame, 4)
+    _, pos = wire.decode_request_header(golden.frame, 4)
     message = compiler.decode(ProduceRequest, golden.version, golden.frame, pos)
     (topic,) = message.topic_data
     (partition,) = topic.partition_data
@@ -88,7 +88,7 @@ def test_produce_frame_has_record_sent_by_client(golden: Golden) -> None:
 
 @pytest.mark.parametrize("golden", [g for g in FRAMES if g.key is ApiKey.JOIN_GROUP], ids=str)
 def test_consumer_subscription_is_dissected(golden: Golden) -> None:
-    _, pos = headers.decode_request_header(golden.frame, 4)
+    _, pos = wire.decode_request_header(golden.frame, 4)
     message = compiler.decode(JoinGroupRequest, golden.version, golden.frame, pos)
     assert (message.group_id, message.protocol_type) == ("golden-group", "consumer")
     assert dissect(golden.frame).root.find("topics").value == ["golden"]
@@ -98,7 +98,7 @@ def test_api_versions_frames_have_client_software_names() -> None:
     names = set()
     for golden in FRAMES:
         if golden.key is ApiKey.API_VERSIONS and golden.version >= 3:
-            _, pos = headers.decode_request_header(golden.frame, 4)
+            _, pos = wire.decode_request_header(golden.frame, 4)
             request = compiler.decode(ApiVersionsRequest, golden.version, golden.frame, pos)
             names.add(request.client_software_name)
     assert names == {"confluent-kafka-python", "kafka-python"}

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 PROLOGUE = """
 import gc, json, os, random, select, signal, sys, threading
-from minibroker.runtime.child import ChildSpec
+from minibroker.runtime.supervisor import ChildSpec
 from minibroker.runtime.restarts import RestartPolicy
 from minibroker.runtime.supervisor import supervise
 

@@ -9,8 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.runtime.channel import Channel, memory_channel_pair
-from minibroker.runtime.rpc import Link, PeerLost, RpcConnection
+from minibroker.runtime.rpc import Channel, Link, PeerLost, RpcConnection, memory_channel_pair
 
 
 class Reborn:

@@ -9,8 +9,14 @@ import pytest
 import trio
 import trio.testing
 
-from minibroker.runtime.channel import Channel, memory_channel_pair
-from minibroker.runtime.rpc import Link, LocalPeer, RpcConnection, request_all
+from minibroker.runtime.rpc import (
+    Channel,
+    Link,
+    LocalPeer,
+    RpcConnection,
+    memory_channel_pair,
+    request_all,
+)
 
 
 def remote(nursery: trio.Nursery, handler: Callable[[Any], Any]) -> Link:

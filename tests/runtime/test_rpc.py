@@ -13,8 +13,16 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.runtime.arena import StaleReferenceError
-from minibroker.runtime.channel import Channel, SocketChannel, memory_channel_pair
-from minibroker.runtime.rpc import Link, PeerFailed, PeerLost, RpcConnection, request_all
+from minibroker.runtime.rpc import (
+    Channel,
+    Link,
+    PeerFailed,
+    PeerLost,
+    RpcConnection,
+    SocketChannel,
+    memory_channel_pair,
+    request_all,
+)
 
 
 class Peers:

@@ -12,8 +12,8 @@ from typing import Any
 from minibroker.runtime.stream import ByteStream, MemoryStream, SocketStream, StreamClosed
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
-from minibroker_protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import RequestHeader, decode_response_header, encode_request_header
 
 
 def api_key(request: Message) -> int:

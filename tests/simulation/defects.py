@@ -16,7 +16,7 @@ from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.consumer_change import MemberChange
 from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.offsets import OffsetTable
-from minibroker.broker.log.cleaner.batch_filter import CleanedTransactions
+from minibroker.broker.log.batch_filter import CleanedTransactions
 from minibroker.broker.log.log import Appended, Log
 from minibroker.broker.log.producers import NO_OFFSET, ProducerTable, UnstableTransactions
 from minibroker.broker.shares.service import ShareService
@@ -27,8 +27,8 @@ from minibroker.broker.shares.share_partition import (
 )
 from minibroker.broker.shares.state import RecordState
 from minibroker.broker.shares.state_store import StateOperation, StateReply, WriteState
-from minibroker.broker.transactions.manager import TransactionManager
 from minibroker.broker.transactions.service import TransactionService
+from minibroker.broker.transactions.state_machine import TransactionManager
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import Record, build_batch, iter_records, parse_batch_header
 

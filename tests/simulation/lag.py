@@ -14,7 +14,7 @@ import trio
 
 from minibroker.broker.process.messages import ApiPart
 from minibroker.runtime.addressing import ChannelListener, MemoryTransport
-from minibroker.runtime.channel import (
+from minibroker.runtime.rpc import (
     Channel,
     ChannelClosed,
     ChannelStatistics,

@@ -19,11 +19,11 @@ from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.offsets import PendingOffsets
 from minibroker.broker.groups.states import GroupState
-from minibroker.broker.log.cleaner.batch_filter import CleanedTransactions
+from minibroker.broker.log.batch_filter import CleanedTransactions
 from minibroker.broker.log.producers import ProducerTable, UnstableTransactions
 from minibroker.broker.transactions import service
-from minibroker.broker.transactions.manager import TransactionManager
 from minibroker.broker.transactions.service import TransactionService
+from minibroker.broker.transactions.state_machine import TransactionManager
 from minibroker.lab.faults.places import AFTER, BEFORE
 from minibroker.lab.faults.register import FaultRegister
 from minibroker_protocol.errors import ErrorCode

@@ -20,7 +20,7 @@ from trio.testing import MockClock
 from minibroker.broker.apis.registry import APIS
 from minibroker.broker.metrics.definitions import ACTIVITY_DROPPED, ACTIVITY_EVENTS
 from minibroker.broker.quotas.rate import Rate, throttle_ms
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from minibroker.lab.observers import activity_sender
 from minibroker.runtime.stream import StreamClosed
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from minibroker.broker.log.cleaner.batch_filter import CleanedTransactions
+from minibroker.broker.log.batch_filter import CleanedTransactions
 from tests.simulation.sometimes import (
     ABORTED_CLEANED,
     MARKER_CLEANED,

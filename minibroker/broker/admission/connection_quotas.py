@@ -18,17 +18,15 @@ from typing import Final, NamedTuple, NoReturn, TypeVar
 
 import trio
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection, OpenConnection
 from minibroker.broker.admission.connection_events import (
+    BlockedTime,
     ConnectionEvents,
     ConnectionFacts,
-    ExceededLimit,
-)
-from minibroker.broker.admission.connection_figures import (
-    BlockedTime,
     ConnectionFigures,
+    ExceededLimit,
     read_connection_figures,
 )
+from minibroker.broker.admission.rejected_connections import AcceptedConnection, OpenConnection
 from minibroker.broker.connections.limits import (
     ConnectionCountLimits,
     ConnectionCounts,

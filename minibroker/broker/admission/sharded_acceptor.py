@@ -14,15 +14,18 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
-from minibroker.broker.admission.connection_events import ConnectionEvents
-from minibroker.broker.admission.connection_figures import (
+from minibroker.broker.admission.connection_events import (
     BlockedTime,
+    ConnectionEvents,
     ConnectionFigures,
     read_connection_figures,
 )
 from minibroker.broker.admission.connection_quotas import TOKENS, count_limit, drop_limits
-from minibroker.broker.admission.rejected_connections import DescriptorHealth, RejectedConnections
+from minibroker.broker.admission.rejected_connections import (
+    AcceptedConnection,
+    DescriptorHealth,
+    RejectedConnections,
+)
 from minibroker.broker.connections.limits import (
     ConnectionCounts,
     ConnectionRates,
@@ -55,10 +58,10 @@ from minibroker.broker.settings import (
 )
 from minibroker.broker.settings.dynamic import effective, layers
 from minibroker.broker.settings.setting import broker_setting
-from minibroker.runtime.channel import Channel, ChannelClosed
+from minibroker.runtime.addressing import ConnectionSource
 from minibroker.runtime.clock import now_ms, whole_ms
 from minibroker.runtime.handoff import Connection, addresses
-from minibroker.runtime.listening import ConnectionSource
+from minibroker.runtime.rpc import Channel, ChannelClosed
 
 WAITING_MAX: Final = 1000
 """Connections of one processor that wait for a token; with more, accepting waits."""

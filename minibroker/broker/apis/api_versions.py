@@ -24,7 +24,6 @@ from minibroker.broker.metadata.image import CLIENT_METRICS
 from minibroker.broker.personas.persona import ALL, NONE, OWN, Persona
 from minibroker.broker.settings import NODE_ID, PERSONA
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -33,6 +32,7 @@ from minibroker_protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import RequestHeader
 
 _SOFTWARE_VERSION: Final = 3
 """Version since which requests name the client's software (KIP-511)."""

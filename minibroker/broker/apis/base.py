@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from minibroker.broker.transactions.service import TransactionService
     from minibroker.runtime.arena import RecordsRef
     from minibroker_protocol.compiler.single import Shape
-    from minibroker_protocol.headers import RequestHeader
     from minibroker_protocol.meanings import Meaning
     from minibroker_protocol.registry import ApiKey
     from minibroker_protocol.types import Uuid
+    from minibroker_protocol.wire import RequestHeader
 
 Owner = int
 """Index of an I/O worker, or ``CONTROLLER``."""

@@ -24,7 +24,7 @@ from minibroker.broker.log.paths import (
     read_small_file,
     replace_file,
 )
-from minibroker.runtime.dirlock import LOCK_FILE
+from minibroker.runtime.system import LOCK_FILE
 from minibroker_protocol.types import Uuid, uuid_from_text, uuid_text
 
 META_PROPERTIES: Final = "meta.properties"

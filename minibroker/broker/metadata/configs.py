@@ -47,7 +47,7 @@ from minibroker.broker.quotas.types import (
     desanitize,
     sanitize,
 )
-from minibroker.broker.security.delegation_token import decode_token
+from minibroker.broker.security.scram import decode_token
 from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     MAX_CONNECTIONS_PER_IP_OVERRIDES,

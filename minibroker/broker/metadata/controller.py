@@ -1,8 +1,8 @@
 """The controller: the only writer of the cluster's metadata.
 
 Owns the order plan, store, image for every kind of change. The rules are pure functions of an image
-and a request: ``topics``, ``configs``, ``quotas``, ``credentials``, ``delegation_tokens``,
-``features`` and ``acls`` plan the changes and the answer. `steps_of` is how each kind of change
+and a request: ``topics``, ``configs``, ``quotas``, ``features`` and
+``acls`` plan the changes and the answer. `steps_of` is how each kind of change
 is stored, and ``image.apply`` what it changes in the image. The controller must never authorize a
 change or know how it is published. Invariants: a returned change is in the store, so a restarted
 controller starts with an image that contains it, and a change that could not be stored is in no
@@ -25,6 +25,7 @@ import trio
 from minibroker.broker.metadata import bootstrap, layout, stored_topics
 from minibroker.broker.metadata.acls import (
     Binding,
+    CredentialChange,
     Filter,
     MatchingAcls,
     acl_steps,
@@ -33,6 +34,8 @@ from minibroker.broker.metadata.acls import (
     load_all_acls,
     plan_acl_creation,
     plan_acl_deletion,
+    plan_credentials,
+    wanted_users,
 )
 from minibroker.broker.metadata.bootstrap import FoundLogs, rebuild_topics
 from minibroker.broker.metadata.configs import (
@@ -44,11 +47,6 @@ from minibroker.broker.metadata.configs import (
     differing_configs,
     plan_alterations,
     stored_names,
-)
-from minibroker.broker.metadata.credentials import (
-    CredentialChange,
-    plan_credentials,
-    wanted_users,
 )
 from minibroker.broker.metadata.features import FeatureUpdate, feature_steps, plan_feature_updates
 from minibroker.broker.metadata.image import (

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from minibroker.broker.network.principal_builder import PrincipalBuilder
     from minibroker.broker.network.request_handler import RequestHandler
     from minibroker.broker.network.sasl import SaslAuthenticator
-    from minibroker.broker.network.ssl_contexts import SslContexts
+    from minibroker.broker.network.tls import SslContexts
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
 
@@ -64,7 +64,7 @@ def ssl_contexts(settings: Settings) -> SslContexts | None:
     """Return the TLS contexts of listeners, or None if none uses TLS. Raises ``ConfigError``."""
     if not any(map(has_tls, _protocols(settings).values())):
         return None
-    from minibroker.broker.network.ssl_contexts import SslContexts
+    from minibroker.broker.network.tls import SslContexts
 
     return SslContexts(settings)
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.apis.base import Caller
 from minibroker.broker.connections.limits import client_ip
 from minibroker.broker.metrics.definitions import CloseReason

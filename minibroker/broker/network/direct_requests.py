@@ -37,13 +37,13 @@ from minibroker_protocol.compiler.single import (
     single_encoder,
 )
 from minibroker_protocol.compiler.single import leaves as leaves_of
-from minibroker_protocol.headers import (
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import (
     API_BYTES,
     RequestHeader,
     encode_response_header,
     quick_request_header,
 )
-from minibroker_protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.network.client_connection import ClientConnection
     from minibroker.runtime.arena import Block
-    from minibroker_protocol.headers import RequestHeader
+    from minibroker_protocol.wire import RequestHeader
 
 
 class InterceptorDisconnect(Exception):

@@ -51,8 +51,8 @@ from minibroker_protocol.schema import Array, Struct
 if TYPE_CHECKING:
     from minibroker.broker.network.interception import Interception
     from minibroker.broker.quotas.manager import DeferredRecord, Mutated, QuotaCheck
-    from minibroker_protocol.headers import RequestHeader
     from minibroker_protocol.messages.produce import ProduceRequest
+    from minibroker_protocol.wire import RequestHeader
 
 
 SEARCHED_MAX: Final = 1000

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from minibroker.broker.admission.connection_events import RecentConnectionEvents
-from minibroker.broker.admission.connection_figures import ConnectionFigures
+from minibroker.broker.admission.connection_events import ConnectionFigures, RecentConnectionEvents
 from minibroker.broker.network.client_connection import SHOWN_MAX, ConnectionReport
 
 if TYPE_CHECKING:

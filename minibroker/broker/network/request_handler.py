@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import trio
 
 from minibroker.broker.apis.api_versions import software_in, unsupported_version
-from minibroker.broker.apis.authorization.wrap import Authorizers
 from minibroker.broker.apis.base import CONTROLLER, Context, Owner, ServedApi
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache, session_ids, slots_of
-from minibroker.broker.apis.registry import serving
+from minibroker.broker.apis.registry import Authorizers, serving
 from minibroker.broker.metrics.definitions import OTHER, CloseReason
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import FetchSessionFigures
@@ -76,8 +75,8 @@ from minibroker.runtime.rpc import Link, LocalPeer, PeerFailed, PeerLost, reques
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encoder, locating_decoder
 from minibroker_protocol.errors import UnsupportedVersion
-from minibroker_protocol.headers import RequestHeader, decode_request_header, encode_response_header
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import RequestHeader, decode_request_header, encode_response_header
 
 if TYPE_CHECKING:
     from minibroker.broker.apis.unserved import Unserved

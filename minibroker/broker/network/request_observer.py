@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from minibroker.broker.network.client_connection import ClientConnection
     from minibroker.broker.network.quota_stage import RequestCost
     from minibroker.runtime.arena import Block
-    from minibroker_protocol.headers import RequestHeader
+    from minibroker_protocol.wire import RequestHeader
 
 
 class RequestObserver:

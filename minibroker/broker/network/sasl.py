@@ -17,18 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 from minibroker.broker.apis import api_versions
 from minibroker.broker.apis.base import Context
 from minibroker.broker.apis.registry import serving
-from minibroker.broker.metadata.credentials import find_token, shapes
+from minibroker.broker.metadata.acls import find_token, shapes
 from minibroker.broker.metadata.image import EMPTY, USER, Image
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.quotas.types import sanitize
 from minibroker.broker.security.authentication import (
+    OAUTHBEARER,
+    PLAIN,
     Authentication,
     AuthenticationAnswer,
     AuthenticationState,
     IllegalStep,
+    Mechanism,
+    Plain,
 )
-from minibroker.broker.security.delegation_token import token_credential
-from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN, Mechanism, Plain
 from minibroker.broker.security.oauth import (
     Claims,
     OAuthBearer,
@@ -45,6 +47,7 @@ from minibroker.broker.security.scram import (
     Scram,
     TokenCredential,
     parse_credential,
+    token_credential,
 )
 from minibroker.broker.settings import (
     CONNECTIONS_MAX_REAUTH_MS,
@@ -63,11 +66,11 @@ from minibroker.broker.settings import (
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.errors import ErrorCode, UnsupportedVersion
-from minibroker_protocol.headers import RequestHeader, decode_request_header, encode_response_header
 from minibroker_protocol.messages.api_versions import ApiVersionsResponse
 from minibroker_protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from minibroker_protocol.messages.sasl_handshake import SaslHandshakeResponse
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import RequestHeader, decode_request_header, encode_response_header
 
 if TYPE_CHECKING:
     from minibroker.broker.network.client_connection import ClientConnection

@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from minibroker.broker.process.local_worker import LocalWorker
     from minibroker.broker.quotas.ledger import QuotaLedger
     from minibroker.broker.settings import Settings
-    from minibroker.runtime.addressing import Transport
+    from minibroker.runtime.addressing import ConnectionSource, Transport
     from minibroker.runtime.arena import Arena
     from minibroker.runtime.clock import ControlledClock
-    from minibroker.runtime.listening import ConnectionSource
     from minibroker.runtime.roles import RoleStatus
     from minibroker.runtime.worktime import WorkTime
 

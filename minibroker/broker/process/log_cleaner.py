@@ -11,21 +11,27 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from struct import Struct
 from typing import Final, Protocol
 
 import trio
 
-from minibroker.broker.log.cleaner.batch_filter import entries_max
-from minibroker.broker.log.cleaner.cleaning import (
+from minibroker.broker.log.batch_filter import entries_max
+from minibroker.broker.log.cleaning import (
+    Buffers,
+    CleanableRange,
     CleaningFailedError,
     CleaningResult,
     CleaningTask,
+    LogCleaning,
     clean,
 )
-from minibroker.broker.log.cleaner.log_cleaning import Buffers, CleanableRange, LogCleaning
 from minibroker.broker.log.errors import NO_SPACE_ERRNOS, LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.replica_manager import LogManager, Partition
@@ -34,7 +40,6 @@ from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import CleanerFigures
-from minibroker.broker.process.cleaner_child import LENGTH
 from minibroker.broker.process.environment import Environment, note_state
 from minibroker.broker.settings import (
     LOG_CLEANER_BACKOFF_MS,
@@ -47,6 +52,69 @@ from minibroker.broker.settings import (
 )
 from minibroker.broker.settings.dynamic import effective
 from minibroker.python_command import python_command
+
+# -------------- The process that cleans logs: reads tasks from its input and writes the results
+# Owns the pace of a cleaning. It must never know a broker: a task names files, and only
+# ``.cleaned`` files are written. Invariant: it ends when its input ends or its parent is gone.
+# Kafka's ``CleanerThread``; a thread of Python would delay the worker's requests.
+
+
+LENGTH: Final = Struct(">Q")
+"""Before each pickle in both directions."""
+
+NICENESS: Final = 10
+"""Nice value: other processes get about ten times the CPU time on a busy core."""
+
+
+class Pace:
+    """Limits the bytes per second of one cleaning. Kafka's ``Throttler``."""
+
+    def __init__(self, bytes_per_second: float, now: float) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._started = now
+        self._bytes = 0
+
+    def pause_s(self, size: int, now: float) -> float:
+        """How long to pause after a step that has read and written ``size`` bytes."""
+        self._bytes += size
+        return max(0.0, self._started + self._bytes / self._bytes_per_second - now)
+
+
+def run(task: CleaningTask, bytes_per_second: float, parent: int) -> CleaningResult:
+    """Run all steps of a task. Raises as ``clean``."""
+    pace = Pace(bytes_per_second, time.perf_counter())
+    steps = clean(task)
+    while True:
+        if os.getppid() != parent:
+            raise SystemExit
+        try:
+            size = next(steps)
+        except StopIteration as end:
+            result: CleaningResult = end.value
+            return result
+        pause_s = pace.pause_s(size, time.perf_counter())
+        if pause_s:
+            time.sleep(pause_s)  # noqa: TID251 - a process without a loop
+
+
+def main() -> None:
+    """Serve tasks of the parent process whose id is the argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to all processes.
+    os.nice(NICENESS)
+    parent = int(sys.argv[1])
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    while head := source.read(LENGTH.size):
+        body = source.read(*LENGTH.unpack(head))
+        task, bytes_per_second = pickle.loads(body)  # noqa: S301 - packed by the worker
+        result: CleaningResult | CleaningFailedError | OSError
+        try:
+            result = run(task, bytes_per_second, parent)
+        except (CleaningFailedError, OSError) as error:
+            result = error
+        body = pickle.dumps(result, 5)
+        target.write(LENGTH.pack(len(body)) + body)
+        target.flush()
+
 
 BUFFER_BYTES_MIN: Final = 64 * 1024
 """The smallest buffer; a larger batch is read as a whole."""
@@ -358,7 +426,7 @@ class ProcessRunner:
 
 
 async def _start() -> trio.Process:
-    program = "from minibroker.broker.process.cleaner_child import main; main()"
+    program = "from minibroker.broker.process.log_cleaner import main; main()"
     return await trio.lowlevel.open_process(
         python_command(program, str(os.getpid())),
         stdin=subprocess.PIPE,

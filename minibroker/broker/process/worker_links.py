@@ -17,8 +17,7 @@ import trio
 from minibroker.broker.process.environment import PROCESSOR, WORKER, Environment, role_name
 from minibroker.broker.process.messages import ApiPart, ApiReply, RecordsAppend, RegisterRole
 from minibroker.broker.settings import QUEUED_MAX_REQUESTS
-from minibroker.runtime.channel import Channel
-from minibroker.runtime.rpc import Link, LocalPeer, PeerLost, RpcConnection
+from minibroker.runtime.rpc import Channel, Link, LocalPeer, PeerLost, RpcConnection
 
 
 class WorkerLinks:

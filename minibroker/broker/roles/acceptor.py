@@ -16,22 +16,23 @@ from typing import Final
 
 import trio
 
-from minibroker.broker.admission.acceptor_messages import (
-    LEAST_RECENTLY_USED_MAX,
-    AcceptedConnection,
-    CloseConnections,
-    ConnectionsClosed,
-    LeastRecentlyUsed,
-    LeastRecentlyUsedRequest,
-    ProcessorConnections,
-)
 from minibroker.broker.admission.connection_quotas import (
     PROCESSORS,
     ConnectionQuotas,
     ConnectionRejected,
     new_connection,
 )
-from minibroker.broker.admission.rejected_connections import DescriptorHealth, RejectedConnections
+from minibroker.broker.admission.rejected_connections import (
+    LEAST_RECENTLY_USED_MAX,
+    AcceptedConnection,
+    CloseConnections,
+    ConnectionsClosed,
+    DescriptorHealth,
+    LeastRecentlyUsed,
+    LeastRecentlyUsedRequest,
+    ProcessorConnections,
+    RejectedConnections,
+)
 from minibroker.broker.connections.limits import SLOTS, LastUse, Slots
 from minibroker.broker.metadata.image import BROKER, IP
 from minibroker.broker.metrics.definitions import CloseReason
@@ -45,9 +46,9 @@ from minibroker.broker.process.environment import (
     handoff_name,
 )
 from minibroker.broker.process.metadata_client import MetadataClient
-from minibroker.runtime.channel import ChannelClosed
+from minibroker.runtime.addressing import ConnectionSource
 from minibroker.runtime.handoff import Connection, Handoff, addresses
-from minibroker.runtime.listening import ConnectionSource
+from minibroker.runtime.rpc import ChannelClosed
 
 ACCEPTED_BEFORE_YIELD: Final = 16
 """Connections accepted in a row before other tasks run: with an endless sequence of rejected

@@ -19,15 +19,6 @@ import trio
 
 from minibroker.broker.apis.base import Mutations, Mutator
 from minibroker.broker.apis.registry import APIS
-from minibroker.broker.controller.gauges import client_metric_gauges, read_gauges
-from minibroker.broker.controller.metadata_publisher import (
-    AclChanges,
-    ConfigChanges,
-    MetadataPublisher,
-    PrefixedAclChanges,
-    TopicChanges,
-    watch_leadership,
-)
 from minibroker.broker.log.data_directory import (
     META_PROPERTIES,
     SESSION_FILE,
@@ -41,9 +32,9 @@ from minibroker.broker.log.data_directory import (
     write_meta_properties,
 )
 from minibroker.broker.log.errors import StorageFailed, disk_bytes, ignore_failure
+from minibroker.broker.metadata.acls import plan_removals
 from minibroker.broker.metadata.bootstrap import ControllerStartError, FoundLogs
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.credentials import plan_removals
 from minibroker.broker.metadata.image import Image, Update
 from minibroker.broker.metadata.layout import LayoutError
 from minibroker.broker.metadata.quotas import EffectiveQuotas
@@ -70,6 +61,16 @@ from minibroker.broker.process.messages import ApiPart, ApiReply, ProducerIdsReq
 from minibroker.broker.process.metadata_client import follow_log_levels
 from minibroker.broker.process.storage_watch import StorageWatch
 from minibroker.broker.quotas.manager import ClientQuotaManager, Mutated, MutationQuota
+from minibroker.broker.roles.metadata_publisher import (
+    AclChanges,
+    ConfigChanges,
+    MetadataPublisher,
+    PrefixedAclChanges,
+    TopicChanges,
+    client_metric_gauges,
+    read_gauges,
+    watch_leadership,
+)
 from minibroker.broker.settings import (
     ACCEPTOR_MODE,
     ACTIVITY_ENABLE,
@@ -86,8 +87,7 @@ from minibroker.broker.settings import (
 )
 from minibroker.broker.telemetry import ClientInstances
 from minibroker.runtime.clock import Clock, now_ms
-from minibroker.runtime.work_thread import WorkThread
-from minibroker.runtime.worktime import Account
+from minibroker.runtime.worktime import Account, WorkThread
 from minibroker_protocol.types import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
@@ -149,8 +149,7 @@ async def open_store(
     if connect is None:
         return SqliteStore(data_dir / STORE_FILE, failed)
     try:
-        from minibroker.broker.metadata.store.zookeeper import ZooKeeperStore
-        from minibroker.broker.metadata.store.zookeeper_client import access_from
+        from minibroker.broker.metadata.store.zookeeper import ZooKeeperStore, access_from
     except ImportError as error:
         text = f"zookeeper.connect needs kazoo ({error}): pip install minibroker[zookeeper]"
         raise StoreError(str(connect), text) from None

@@ -100,8 +100,7 @@ from minibroker.broker.transactions.service import (
 from minibroker.runtime.arena import RecordsRef
 from minibroker.runtime.rpc import PeerLost
 from minibroker.runtime.system import descriptors_max
-from minibroker.runtime.work_thread import WorkThread
-from minibroker.runtime.worktime import Account
+from minibroker.runtime.worktime import Account, WorkThread
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.registry import ApiKey
 

@@ -15,10 +15,20 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from minibroker.broker.security.authentication import (
+    OAUTHBEARER,
+    PLAIN,
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+)
 from minibroker.broker.security.handshakes import BadPem, Pem, client_context
-from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
-from minibroker.broker.settings.names import is_unsupported_kafka_setting
-from minibroker.broker.settings.setting import STORE_TYPE, BadValueError, JaasEntry, parse_jaas
+from minibroker.broker.settings.setting import (
+    STORE_TYPE,
+    BadValueError,
+    JaasEntry,
+    is_unsupported_kafka_setting,
+    parse_jaas,
+)
 from minibroker.broker.settings.settings import (
     ConfigError,
     SettingEntry,

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from minibroker.broker.security.mechanism import (
+from minibroker.broker.security.authentication import (
     AuthenticatedUser,
     AuthenticationFailed,
     AuthenticationStep,

@@ -18,7 +18,6 @@ from minibroker.broker.settings.listeners import (
     SECURITY_PROTOCOLS,
     Listener,
 )
-from minibroker.broker.settings.names import similar_names
 from minibroker.broker.settings.setting import (
     AUTHORIZER,
     AUTHORIZERS,
@@ -54,6 +53,7 @@ from minibroker.broker.settings.setting import (
     equals,
     one_of,
     optional,
+    similar_names,
     some_of,
 )
 

@@ -18,11 +18,11 @@ from minibroker.broker.settings.definitions import (
     SHARDED,
     THREAD_COUNTS,
 )
-from minibroker.broker.settings.names import is_unsupported_kafka_setting
 from minibroker.broker.settings.setting import (
     BROKER_SETTINGS,
     BadValueError,
     broker_setting,
+    is_unsupported_kafka_setting,
     listener_name,
 )
 from minibroker.broker.settings.settings import Settings, unknown_name

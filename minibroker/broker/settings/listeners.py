@@ -13,13 +13,13 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minibroker.broker.settings.names import similar_names
 from minibroker.broker.settings.setting import (
     BadValueError,
     HostPort,
     Kind,
     SettingType,
     parse_host_port,
+    similar_names,
 )
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

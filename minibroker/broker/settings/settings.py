@@ -33,7 +33,6 @@ from minibroker.broker.settings.listeners import (
     listener_problems,
     security_protocol,
 )
-from minibroker.broker.settings.names import is_unsupported_kafka_setting, similar_names
 from minibroker.broker.settings.setting import (
     BROKER_SETTINGS,
     JAAS_EXAMPLE,
@@ -42,7 +41,9 @@ from minibroker.broker.settings.setting import (
     BadValueError,
     Setting,
     broker_setting,
+    is_unsupported_kafka_setting,
     listener_name,
+    similar_names,
 )
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """The transaction coordinator of an I/O worker: requests, timers and markers.
 
 Owns the order of writing before answering, the checks for timeouts and expiry, and the requests
-that write markers. The rules are in ``state_machine``, storage is in ``manager``. It must never
+that write markers. The rules and what is known of each id are in ``state_machine``. It must never
 make decisions about a transaction itself. Invariant: a decision to commit or abort is in the log
 before it is answered, and from then on its markers are sent, after restarts too, until every
 partition has one. Kafka's counterparts are ``TransactionCoordinator``, without its threads, and
@@ -33,7 +33,6 @@ from minibroker.broker.settings import (
     TRANSACTIONAL_ID_EXPIRATION_MS,
     Settings,
 )
-from minibroker.broker.transactions.manager import MarkerQueue, PartitionsById, TransactionManager
 from minibroker.broker.transactions.state_machine import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -41,9 +40,12 @@ from minibroker.broker.transactions.state_machine import (
     AddPartitions,
     EndTransaction,
     InitProducer,
+    MarkerQueue,
+    PartitionsById,
     ProducerIdAndEpoch,
     TopicPartition,
     TransactionDecision,
+    TransactionManager,
     TransactionMetadata,
     VerifyPartitions,
     add_partitions,

@@ -19,22 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minibroker.lab.activity.events import (
+    CHECK_FIELDS,
     CONNECTION_ACTIVITY_FIELDS,
     DROPPED_FIELDS,
+    FIELDS,
     REQUEST_FIELDS,
+    VERSION,
+    ActivityField,
+    ActivityKind,
+    ActivityType,
     ConnectionActivity,
     Dropped,
     Request,
     WrittenEvent,
     event_record,
-)
-from minibroker.lab.activity.schema import (
-    CHECK_FIELDS,
-    FIELDS,
-    VERSION,
-    ActivityField,
-    ActivityKind,
-    ActivityType,
 )
 from minibroker_protocol.records import Record
 

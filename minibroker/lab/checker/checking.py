@@ -23,7 +23,6 @@ from enum import Enum, auto
 from itertools import chain
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from minibroker.lab.checker.anomalies import LISTED_MAX, RULE_OF, RULES, FoundAnomaly, listed
 from minibroker.lab.checker.history import (
     ClientHistory,
     ClientOperation,
@@ -32,10 +31,15 @@ from minibroker.lab.checker.history import (
     read_history,
 )
 from minibroker.lab.checker.record_rules import (
+    LISTED_MAX,
+    RULE_OF,
+    RULES,
+    FoundAnomaly,
     Observations,
     duplicates,
     foreign_reads,
     inconsistent_offsets,
+    listed,
     lost_writes,
     sequence_anomalies,
     unseen,

@@ -17,9 +17,9 @@ from minibroker.broker.settings import JOURNAL_MAX_BYTES
 
 if TYPE_CHECKING:
     from minibroker.broker.apis.base import ControllerScope
-    from minibroker.broker.controller.metadata_publisher import MetadataPublisher
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.process.environment import Environment
+    from minibroker.broker.roles.metadata_publisher import MetadataPublisher
     from minibroker.lab.control.broker_faults import BrokerFaults
     from minibroker.lab.control.journal_collector import JournalCollector
     from minibroker.lab.control.operation import ApiOperation
@@ -90,7 +90,7 @@ class ControlledBroker:
         # Imported when it is switched on, or by the first request about it.
         from minibroker.lab.control.journal_collector import JournalCollector
         from minibroker.lab.observers.attaching import listen_to_notes
-        from minibroker.lab.observers.journal_files import JournalFiles
+        from minibroker.lab.observers.request_journal import JournalFiles
 
         env = self.env
         journal = JournalCollector(

@@ -45,8 +45,8 @@ from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched,
 from minibroker_protocol.meanings import Meaning
 
 if TYPE_CHECKING:
-    from minibroker.broker.controller.metadata_publisher import MetadataPublisher
     from minibroker.broker.process.environment import Environment
+    from minibroker.broker.roles.metadata_publisher import MetadataPublisher
     from minibroker.lab.control.processes import ProcessSignals
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-from minibroker.broker.controller.gauges import attributes_text
+from minibroker.broker.roles.metadata_publisher import attributes_text
 from minibroker.lab.control.operation import Operations
 from minibroker.lab.schema import Doc
 

@@ -14,16 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 from minibroker.broker.admission.connection_events import (
-    ConnectionEvent,
-    ConnectionEventLog,
-    ExceededLimit,
-    Rejection,
-)
-from minibroker.broker.admission.connection_figures import (
     ADDRESSES_SHOWN_MAX,
     AddressFigures,
+    ConnectionEvent,
+    ConnectionEventLog,
     ConnectionFigures,
+    ExceededLimit,
     ListenerFigures,
+    Rejection,
 )
 from minibroker.broker.admission.connection_quotas import protected_listener
 from minibroker.broker.connections.limits import SLOTS, UNLIMITED, client_ip

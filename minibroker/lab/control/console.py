@@ -97,7 +97,7 @@ async def get_console_file(_: ApiContext, name: str) -> Text:
 async def get_description(context: ApiContext) -> Text:
     """Return the OpenAPI description of this API."""
     # Imported with the first request, because most brokers never get one.
-    from minibroker.lab.control.openapi import description
+    from minibroker.lab.control.operation import description
 
     content = json.dumps(description(context.operations), indent=1).encode()
     return Text(content, "application/json")

@@ -28,7 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from minibroker.broker.settings.names import similar_names
+from minibroker.broker.settings.setting import similar_names
 from minibroker.lab.control.operation import (
     Answer,
     ApiContext,

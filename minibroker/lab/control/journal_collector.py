@@ -28,7 +28,7 @@ from minibroker.lab.journal.records import JournalBuffer, JournalChunk
 from minibroker.lab.observers.messages import JournalRequest, JournalSwitch, KillProcess
 
 if TYPE_CHECKING:
-    from minibroker.lab.observers.journal_files import JournalFiles
+    from minibroker.lab.observers.request_journal import JournalFiles
     from minibroker.lab.proxy.journal import JournaledProcess
     from minibroker.runtime.roles import RoleStatus
 

@@ -23,13 +23,13 @@ from minibroker.broker.settings.setting import (
     parse_host_port,
     parse_plaintext_listener,
 )
+from minibroker.lab.control.attach import listener_url, open_listener, serve
 from minibroker.lab.control.cluster import Health, ProcessHealth
 from minibroker.lab.control.console import INDEX_OPERATIONS
 from minibroker.lab.control.faults import FAULT_OPERATIONS
 from minibroker.lab.control.journal import JOURNAL_OPERATIONS
 from minibroker.lab.control.journal_collector import JournalCollector, journal_of_one_process
 from minibroker.lab.control.operation import ApiOperation, Operations
-from minibroker.lab.control.serve import listener_url, open_listener, serve
 from minibroker.lab.proxy.connection import ListenFailed
 from minibroker.lab.proxy.faults import ProxyFaults
 from minibroker.lab.proxy.journal import JournaledProcess

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
+from minibroker.broker.metadata.acls import CredentialChange
 from minibroker.broker.metadata.configs import Alteration, ConfigOperation, Op
-from minibroker.broker.metadata.credentials import CredentialChange
 from minibroker.broker.metadata.image import BROKER
 from minibroker.broker.metadata.quotas import CLIENT_TYPE, IP_TYPE, USER_TYPE, QuotaChange
 from minibroker.broker.process.messages import LogsRequest

@@ -31,6 +31,7 @@ from minibroker.lab.faults.rulebook import Firing
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encoder
 from minibroker_protocol.entities import (
+    UNKNOWN_NUMBERS,
     Keys,
     MessageEntity,
     Step,
@@ -41,9 +42,7 @@ from minibroker_protocol.entities import (
     keys_below,
     keys_by_type,
 )
-from minibroker_protocol.error_elements import UNKNOWN_NUMBERS
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -53,6 +52,7 @@ from minibroker_protocol.messages.fetch import (
 )
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Array, Field, Message, Struct
+from minibroker_protocol.wire import RequestHeader
 
 _COPIED: Final = frozenset({"resource_type", "entity"})
 """Fields of a request's entity that its entity in the response has too."""

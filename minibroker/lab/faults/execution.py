@@ -30,8 +30,8 @@ from minibroker.lab.faults.matching import (
 )
 from minibroker.lab.faults.places import AFTER, BEFORE, ENTITY_FIELDS, MIDDLE, WAITING
 from minibroker.lab.faults.rulebook import Firing, chances
-from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import RequestHeader
 
 PIECES_PER_S: Final = 20
 """Pieces of a slow response, unless its rate is lower."""

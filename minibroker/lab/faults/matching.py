@@ -29,11 +29,11 @@ from minibroker_protocol.entities import (
     selectable,
     structs_around,
 )
-from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Struct
 from minibroker_protocol.types import uuid_from_text
+from minibroker_protocol.wire import RequestHeader
 
 _SESSION_KEYS: Final = frozenset({Meaning.TOPIC, Meaning.TOPIC_ID, Meaning.PARTITION})
 _API_KEY_BYTES: Final = 2

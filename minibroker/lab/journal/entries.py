@@ -19,10 +19,10 @@ from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import has_secrets
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
-from minibroker_protocol.headers import decode_request_header, decode_response_header
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Array, Message, Struct
 from minibroker_protocol.types import UUID, uuid_text
+from minibroker_protocol.wire import decode_request_header, decode_response_header
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from minibroker.lab.journal.entries import EntryKind, JournalEntry, api_name
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 from minibroker_protocol.framing import SIZE_BYTES
-from minibroker_protocol.headers import decode_request_header
+from minibroker_protocol.wire import decode_request_header
 
 Record: TypeAlias = tuple[Any, ...] | list[Any]
 """One of the named tuples below as a plain tuple or list."""

@@ -25,13 +25,13 @@ from minibroker.lab.activity.events import (
     ActivityClient,
     ActivityEvent,
     Check,
+    ConnectionStep,
     Ordinals,
     Request,
     pack,
 )
-from minibroker.lab.activity.schema import ConnectionStep
-from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.clock import whole_ms
+from minibroker.runtime.rpc import Channel, ChannelClosed
 
 if TYPE_CHECKING:
     from minibroker.broker.network.client_connection import ClientConnection

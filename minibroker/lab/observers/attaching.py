@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from minibroker.broker.process.storage_watch import StorageWatch
     from minibroker.lab.journal.records import JournalBuffer
     from minibroker.lab.observers.activity_sender import ActivitySender
-    from minibroker.lab.observers.processor_faults import ProcessorFaults
-    from minibroker.lab.observers.storage_faults import StorageFaults
+    from minibroker.lab.observers.faults import ProcessorFaults, StorageFaults
 
 
 class ObservedRole(Protocol):
@@ -187,7 +186,7 @@ class ProcessorRules:
         """Add and remove rules, or replace all."""
         processor = self._processor
         if self._faults is None:
-            from minibroker.lab.observers.processor_faults import ProcessorFaults
+            from minibroker.lab.observers.faults import ProcessorFaults
 
             self._faults = ProcessorFaults(self._env, processor.metadata_client.link)
         self._faults.change_rules(rules)
@@ -216,7 +215,7 @@ class WorkerRules:
         """Add and remove rules, or replace all."""
         self._hold_points.change_rules(rules)
         if self._storage is None:
-            from minibroker.lab.observers.storage_faults import StorageFaults
+            from minibroker.lab.observers.faults import StorageFaults
 
             files = self._worker.segment_files
             self._storage = StorageFaults(self._env, files, self._save_records)
@@ -311,7 +310,7 @@ def save_records(
     if not buffers:
         return
     from minibroker.broker.metrics.log import EventLog
-    from minibroker.lab.observers.journal_files import JournalFiles
+    from minibroker.lab.observers.request_journal import JournalFiles
 
     files = JournalFiles(env.data_dir, env.started_us, EventLog(env.name))
     for role, buffer in buffers.items():

@@ -43,6 +43,7 @@ from minibroker.broker.settings import (
 )
 from minibroker.lab.activity.events import (
     DROPPED_FIELDS,
+    TOPIC,
     UNWRITTEN_MAX,
     ActivityEvent,
     Dropped,
@@ -50,10 +51,8 @@ from minibroker.lab.activity.events import (
     WrittenEvent,
     unpack,
 )
-from minibroker.lab.activity.schema import TOPIC
-from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.clock import now_ms
-from minibroker.runtime.rpc import Link, PeerFailed, PeerLost, RpcConnection
+from minibroker.runtime.rpc import Channel, ChannelClosed, Link, PeerFailed, PeerLost, RpcConnection
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.records import Record, build_batch, iter_records

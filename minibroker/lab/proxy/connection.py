@@ -50,17 +50,17 @@ from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.errors import DecodeError, ErrorCode, ProtocolError
 from minibroker_protocol.framing import FrameDecoder
-from minibroker_protocol.headers import (
-    RequestHeader,
-    decode_request_header,
-    encode_request_header,
-    encode_response_header,
-)
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from minibroker_protocol.messages.fetch import FetchResponse
 from minibroker_protocol.messages.metadata import MetadataResponse
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import (
+    RequestHeader,
+    decode_request_header,
+    encode_request_header,
+    encode_response_header,
+)
 
 if TYPE_CHECKING:
     import ssl

@@ -23,17 +23,17 @@ from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import marked_fields, marks
 from minibroker_protocol.errors import DecodeError, ErrorCode, ProtocolError
-from minibroker_protocol.headers import (
-    decode_request_header,
-    decode_response_header,
-    encode_response_header,
-)
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from minibroker_protocol.messages.metadata import MetadataResponse
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message, Struct
 from minibroker_protocol.types import ZERO_UUID
+from minibroker_protocol.wire import (
+    decode_request_header,
+    decode_response_header,
+    encode_response_header,
+)
 
 IN_FLIGHT_MAX: Final = 1000
 """Requests of a connection without a response; the client is not read while there are more."""

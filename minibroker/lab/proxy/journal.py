@@ -32,7 +32,7 @@ from minibroker.lab.proxy.exchange import ProxiedRequest, decode_response
 from minibroker.runtime.clock import SharedClock
 from minibroker_protocol import registry
 from minibroker_protocol.errors import ProtocolError
-from minibroker_protocol.headers import RequestHeader, decode_request_header, decode_response_header
+from minibroker_protocol.wire import RequestHeader, decode_request_header, decode_response_header
 
 ROLE: Final = "proxy"
 

@@ -29,7 +29,6 @@ from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import marked_fields
 from minibroker_protocol.errors import ErrorCode, UnsupportedVersion
-from minibroker_protocol.headers import decode_request_header
 from minibroker_protocol.messages.api_versions import ApiVersionsResponse
 from minibroker_protocol.messages.create_acls import (
     AclCreationResult,
@@ -52,6 +51,7 @@ from minibroker_protocol.messages.describe_acls import (
 from minibroker_protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from minibroker_protocol.registry import ApiKey, ApiSchema
 from minibroker_protocol.schema import Message, Struct
+from minibroker_protocol.wire import decode_request_header
 
 _CLUSTER: Final = "it concerns the whole cluster"
 _BROKERS: Final = "clients do not send it"

@@ -26,17 +26,17 @@ from minibroker_protocol.checksum import crc32c
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import generic_meaning, values
 from minibroker_protocol.errors import DecodeError, EncodeError, UnsupportedVersion
-from minibroker_protocol.headers import (
-    RequestHeader,
-    decode_request_header,
-    decode_response_header,
-    encode_request_header,
-)
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.records import iter_batches
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Array, Field, Message, Struct
 from minibroker_protocol.types import NULLABLE_RECORDS, ZERO_UUID
+from minibroker_protocol.wire import (
+    RequestHeader,
+    decode_request_header,
+    decode_response_header,
+    encode_request_header,
+)
 
 LINE_CHARS_MAX: Final = 1024 * 1024
 """A longer line is rejected: frames have at most 64 KiB."""

@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Final, NamedTuple
 
-from minibroker.broker.settings.names import similar_names
+from minibroker.broker.settings.setting import similar_names
 from minibroker.lab.journal.entries import EntryKind, JournalEntry, lost_entries
 from minibroker.lab.journal.filters import in_namespace
 from minibroker.lab.verdicts.all_rules import RULE_OF, RULES

@@ -130,7 +130,7 @@ def report(
 
 def quarantined(spark: SparkSession, table: str) -> int | None:
     """The number of malformed events of ``table``; None if there is no quarantine."""
-    from minibroker.pipeline.hadoop import Files
+    from minibroker.pipeline.session import Files
     from minibroker.pipeline.table import quarantine_of
 
     place = quarantine_of(table)

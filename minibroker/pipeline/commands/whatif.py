@@ -103,8 +103,8 @@ def whatif(
         from minibroker.pipeline.activity_table import read_activity
         from minibroker.pipeline.commands.usage import write
         from minibroker.pipeline.whatif import job
+        from minibroker.pipeline.whatif.replay_accuracy import accuracy_lines, summary
         from minibroker.pipeline.whatif.rows import CLOSED, OPEN
-        from minibroker.pipeline.whatif.summary import accuracy_lines, summary
 
         _report(f"reading {table}")
         activity = read_activity(spark, table)

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from minibroker.broker.quotas.command_lines import CLIENTS, IPS, USERS, QuotaFile, QuotaLine
 from minibroker.broker.quotas.types import sanitize
-from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
+from minibroker.lab.activity.events import ActivityKind, ConnectionStep
 from minibroker.pipeline.activity_table import Scan, sent_bytes
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.quota_amounts import CHECKS, IP, USER
@@ -47,7 +47,7 @@ from minibroker.pipeline.report.figures import (
     Use,
     step_for,
 )
-from minibroker.pipeline.whatif.summary import called
+from minibroker.pipeline.whatif.replay_accuracy import called
 
 BINS: Final = 35
 """Bins of the latency histogram per doubling: each is 2 % wide."""

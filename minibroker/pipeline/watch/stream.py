@@ -29,15 +29,14 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC
 from minibroker.pipeline.activity_table import ACTIVITY, sent_bytes
 from minibroker.pipeline.cluster_access import ClusterAccess, why
 from minibroker.pipeline.decoding import valid_events, values_of
 from minibroker.pipeline.errors import BadInput, PipelineError
 from minibroker.pipeline.event_files import nested
-from minibroker.pipeline.hadoop import Files, delete_incomplete_checkpoint
 from minibroker.pipeline.quota_amounts import CHECKS
-from minibroker.pipeline.session import connector_missing
+from minibroker.pipeline.session import Files, connector_missing, delete_incomplete_checkpoint
 from minibroker.pipeline.watch.rules import (
     CLEAR_FACTOR,
     NEIGHBOURS_MAX,

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from minibroker.broker.connections.limits import ConnectionRateLimits, ConnectionRates
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.lab.activity.schema import ConnectionStep
+from minibroker.lab.activity.events import ConnectionStep
 from minibroker.pipeline.whatif.columns import NONE, Flags, Ints, Lives, Longs, codes, longs
 from minibroker.pipeline.whatif.counters import MS_PER_MINUTE
 from minibroker.pipeline.whatif.proposal import COLD, Counting, Proposal

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from minibroker.broker.quotas.manager import NS_PER_PERCENT_SECOND
 from minibroker.broker.quotas.rate import ORDINALS_PER_MS
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
-from minibroker.lab.activity.schema import ActivityKind
+from minibroker.lab.activity.events import ActivityKind
 from minibroker.pipeline.grouping import coded, joined, numbered
 from minibroker.pipeline.quota_amounts import (
     FETCH_KEY,

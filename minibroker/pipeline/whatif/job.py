@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.broker.quotas.rate import ORDINALS_PER_MS
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, USER_AND_CLIENT
-from minibroker.lab.activity.schema import ActivityKind
+from minibroker.lab.activity.events import ActivityKind
 from minibroker.pipeline.activity_table import (
     BUCKET,
     Bucket,

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from minibroker.lab.activity.schema import ActivityKind
+from minibroker.lab.activity.events import ActivityKind
 from minibroker.pipeline.whatif.addresses import Addresses, Arrival, Arrivals
 from minibroker.pipeline.whatif.columns import (
     FETCHES,

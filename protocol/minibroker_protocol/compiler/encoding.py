@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import construct as cs
 
-from minibroker_protocol.compiler.decoding import has_records
-from minibroker_protocol.compiler.emit import Slot, Source, fixed_code
+from minibroker_protocol.compiler.decoding import Slot, Source, fixed_code, has_records
 from minibroker_protocol.errors import EncodeError
 from minibroker_protocol.schema import Struct
 from minibroker_protocol.types import (

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-from minibroker_protocol.compiler.emit import WIDTHS, Slot, Source, fixed_code
+from minibroker_protocol.compiler.decoding import WIDTHS, Slot, Source, fixed_code
 from minibroker_protocol.schema import NO_VERSIONS, Array, Kind, Message, Struct, construct_for
 from minibroker_protocol.types import (
     ArrayNode,

@@ -25,10 +25,11 @@ import pyarrow.parquet as pq
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
-from minibroker.lab.activity import schema
-from minibroker.lab.activity.schema import (
+from minibroker.lab.activity.events import (
     CHECK_FIELDS,
     FIELDS,
+    TOPIC,
+    VERSION,
     ActivityKind,
     ActivityType,
     ConnectionStep,
@@ -172,7 +173,7 @@ class _Names:
         count = len(sequence)
         is_request = seen.kind == REQUESTED
         made = {
-            "version": np.full(count, schema.VERSION),
+            "version": np.full(count, VERSION),
             "broker": seen.group // self.entities + 1,
             "started_us": np.full(count, START_US),
             "sequence": sequence,
@@ -299,9 +300,7 @@ def topic(path: Path, events: int, seed: int = 1, **more: Any) -> Path:
     """Writes a data directory with the topic of these events in its logs."""
     now_ms = START_US // 1000
     config = LogConfig(segment_bytes=SEGMENT_BYTES, retention_ms=-1, timestamp_after_max_ms=1 << 60)
-    logs = [
-        Log.open(path, schema.TOPIC, number, config, now_ms=now_ms) for number in range(PARTITIONS)
-    ]
+    logs = [Log.open(path, TOPIC, number, config, now_ms=now_ms) for number in range(PARTITIONS)]
     turn = itertools.cycle(logs)
     # Processes, as making batches is Python's work; new ones, as this one has threads.
     with ProcessPoolExecutor(WRITERS, multiprocessing.get_context("spawn")) as makers:

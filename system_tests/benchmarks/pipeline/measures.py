@@ -108,7 +108,7 @@ def kernel(task: Task) -> Runs:
     """Run the compiled loop over requests alone, which are in memory and in order."""
     import numpy as np
 
-    from minibroker.lab.activity.schema import ActivityKind
+    from minibroker.lab.activity.events import ActivityKind
     from minibroker.pipeline.whatif.columns import (
         KINDS,
         REQUEST,

@@ -12,15 +12,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.admission import connection_quotas
-from minibroker.broker.admission.acceptor_messages import (
-    AcceptedConnection,
-    CloseConnections,
-    ConnectionsClosed,
-    LeastRecentlyUsed,
-    LeastRecentlyUsedRequest,
-    OpenConnection,
-    ProcessorConnections,
-)
 from minibroker.broker.admission.connection_events import ExceededLimit
 from minibroker.broker.admission.connection_quotas import (
     count_limit,
@@ -34,6 +25,15 @@ from minibroker.broker.admission.connection_quotas import (
     rate_limits,
     rate_setting,
     slot_setting,
+)
+from minibroker.broker.admission.rejected_connections import (
+    AcceptedConnection,
+    CloseConnections,
+    ConnectionsClosed,
+    LeastRecentlyUsed,
+    LeastRecentlyUsedRequest,
+    OpenConnection,
+    ProcessorConnections,
 )
 from minibroker.broker.connections.limits import (
     SLOTS,
@@ -63,10 +63,9 @@ from minibroker.broker.process.environment import (
 from minibroker.broker.process.messages import DetailsRequest, ImageApplied, RoleRegistered
 from minibroker.broker.roles.acceptor import acceptor
 from minibroker.broker.settings import Settings
-from minibroker.runtime.channel import ChannelClosed
+from minibroker.runtime.addressing import MemorySource
 from minibroker.runtime.handoff import Handoff
-from minibroker.runtime.listening import MemorySource
-from minibroker.runtime.rpc import RpcConnection
+from minibroker.runtime.rpc import ChannelClosed, RpcConnection
 from minibroker.runtime.stream import MemoryStream, StreamClosed
 from tests.broker.process.conftest import MakeEnvironment
 

@@ -8,14 +8,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import (
+from minibroker.broker.admission.connection_events import ConnectionEvents
+from minibroker.broker.admission.rejected_connections import (
     CloseConnections,
     ConnectionsClosed,
     LeastRecentlyUsed,
     LeastRecentlyUsedRequest,
     ProcessorConnections,
 )
-from minibroker.broker.admission.connection_events import ConnectionEvents
 from minibroker.broker.connections.limits import LastUse
 from minibroker.broker.metrics.definitions import (
     ACCEPT_RATE,

@@ -13,11 +13,11 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.admission import sharded_acceptor
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.admission.connection_events import ConnectionEvents
 from minibroker.broker.admission.rejected_connections import (
     ADMIT_INTERVAL_S,
     AT_ONCE,
+    AcceptedConnection,
     DescriptorHealth,
 )
 from minibroker.broker.admission.sharded_acceptor import (
@@ -39,9 +39,9 @@ from minibroker.broker.metrics.log import ConnectionCloses, EventLog
 from minibroker.broker.process.environment import PROCESSOR, Environment, tokens_name
 from minibroker.broker.settings import Settings
 from minibroker.launch.tasks import TaskBroker
-from minibroker.runtime.channel import ChannelClosed
+from minibroker.runtime.addressing import MemorySource
 from minibroker.runtime.clock import SimulatedClock
-from minibroker.runtime.listening import MemorySource
+from minibroker.runtime.rpc import ChannelClosed
 from minibroker.runtime.stream import memory_stream_pair
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from tests.broker.process.conftest import MakeEnvironment

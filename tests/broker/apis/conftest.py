@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import pytest
 import trio
 
-from minibroker.broker.apis.authorization.wrap import Authorizers
 from minibroker.broker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round, Waiter
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache
 from minibroker.broker.apis.fetch_watches import FetchWatches
+from minibroker.broker.apis.registry import Authorizers
 from minibroker.broker.apis.transactions import AddPartitionsPart, PartitionsToAdd
 from minibroker.broker.groups.group import GroupLimits
 from minibroker.broker.groups.service import GroupService
@@ -52,8 +52,8 @@ from minibroker.broker.telemetry import ClientInstances
 from minibroker.runtime.arena import ArenaRef
 from minibroker_protocol.compiler import decode, encode, encoder
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import RequestHeader
 from tests.broker.apis.transacting import TransactionWorker
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.broker.apis import produce
-from minibroker.broker.apis.authorization.wrap import with_authorization_check
 from minibroker.broker.apis.fetch import API, throttled_response
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache, SessionPart
 from minibroker.broker.apis.partition_logs import DELETE_RECORDS
+from minibroker.broker.apis.registry import with_authorization_check
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.delete_records import (

@@ -44,7 +44,7 @@ from minibroker.broker.log.log import Log
 from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.image import OFFSETS_TOPIC
 from minibroker_protocol.errors import ErrorCode
-from tests.broker.log.cleaner.cleaned_partition import compact
+from tests.broker.log.cleaned_partition import compact
 
 START_MS = 1_700_000_000_000
 RANGE = (("range", b"r"),)

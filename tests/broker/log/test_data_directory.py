@@ -26,7 +26,7 @@ from minibroker.broker.log.data_directory import (
 )
 from minibroker.broker.log.producers import ProducerTable
 from minibroker.broker.metadata.store.sqlite import SqliteStore
-from minibroker.broker.metadata.store.zookeeper_client import save_session
+from minibroker.broker.metadata.store.zookeeper import save_session
 
 NODE_ID = 1
 META = MetaProperties("XyZ-cluster_0123456789", NODE_ID)

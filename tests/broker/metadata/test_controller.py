@@ -14,7 +14,13 @@ from random import Random
 import pytest
 import trio
 
-from minibroker.broker.metadata.acls import Binding, Filter
+from minibroker.broker.metadata.acls import (
+    Binding,
+    CredentialChange,
+    Filter,
+    find_token,
+    plan_token,
+)
 from minibroker.broker.metadata.bootstrap import ControllerStartError, new_uuid
 from minibroker.broker.metadata.configs import Alteration, ConfigOperation, Op
 from minibroker.broker.metadata.controller import (
@@ -23,7 +29,6 @@ from minibroker.broker.metadata.controller import (
     next_producer_ids,
     unavailable_rejection,
 )
-from minibroker.broker.metadata.credentials import CredentialChange, find_token, plan_token
 from minibroker.broker.metadata.features import (
     TRANSACTION_VERSION,
     FeatureUpdate,
@@ -55,9 +60,8 @@ from minibroker.broker.metadata.topics import (
     NewTopic,
 )
 from minibroker.broker.security.acl import Pattern, Resource
-from minibroker.broker.security.delegation_token import TokenLifetimes, issue
 from minibroker.broker.security.principal import Principal
-from minibroker.broker.security.scram import Credential
+from minibroker.broker.security.scram import Credential, TokenLifetimes, issue
 from minibroker.broker.settings import Settings
 from minibroker_protocol.errors import ErrorCode
 

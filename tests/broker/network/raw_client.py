@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from minibroker_protocol.compiler import decode
-from minibroker_protocol.headers import decode_response_header
 from minibroker_protocol.registry import schema
 from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import decode_response_header
 from tests.simulation.client import frame
 
 TIMEOUT_S = 120.0

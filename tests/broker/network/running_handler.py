@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.apis.base import CONTROLLER
 from minibroker.broker.apis.partition_fetch import FetchReply, FetchResult
 from minibroker.broker.apis.produce import ProduceOutcome, ProducePart
@@ -26,8 +26,7 @@ from minibroker.broker.network.response_sender import OpenFiles
 from minibroker.broker.process.environment import PROCESSOR, Environment
 from minibroker.broker.process.messages import ApiPart, ApiReply
 from minibroker.runtime.arena import ArenaPart
-from minibroker.runtime.channel import Channel, memory_channel_pair
-from minibroker.runtime.rpc import Link, PeerLost, RpcConnection
+from minibroker.runtime.rpc import Channel, Link, PeerLost, RpcConnection, memory_channel_pair
 from minibroker.runtime.stream import memory_stream_pair
 from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from minibroker_protocol.messages.produce import (

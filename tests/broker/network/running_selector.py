@@ -12,7 +12,7 @@ from typing import Any, cast
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.network.client_connection import (
     SCRATCH_BYTES,
     ClientConnection,

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.authenticator import SASL_S, TLS_S, authentications, tls_handshakes
 from minibroker.broker.network.client_connection import ClientConnection

@@ -10,7 +10,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.client_connection import (
     HISTORY_MAX,

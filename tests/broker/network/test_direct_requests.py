@@ -28,7 +28,6 @@ from minibroker.broker.network.response_sender import OpenFiles
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.compression import Compression
-from minibroker_protocol.headers import RequestHeader, decode_request_header, encode_request_header
 from minibroker_protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
@@ -62,6 +61,7 @@ from minibroker_protocol.messages.streams_group_heartbeat import (
 from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import RequestHeader, decode_request_header, encode_request_header
 from tests.broker.network.one_broker import another, assert_single_step_changes_nothing, running
 from tests.simulation.client import SimulatedClient
 

@@ -15,7 +15,6 @@ from minibroker.broker.settings import Settings
 from minibroker.runtime.stream import StreamClosed
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode
-from minibroker_protocol.headers import decode_response_header
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from minibroker_protocol.messages.produce import (
@@ -25,6 +24,7 @@ from minibroker_protocol.messages.produce import (
 )
 from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import decode_response_header
 from tests.broker.network.one_broker import another, running
 from tests.simulation.client import SimulatedClient
 

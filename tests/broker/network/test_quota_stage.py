@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.apis.base import Caller, Context
 from minibroker.broker.metadata.image import ConfigChanged, Image, apply
 from minibroker.broker.network.client_connection import ChannelEvent, ChannelState, ClientConnection
@@ -22,7 +22,6 @@ from minibroker.broker.settings.dynamic import DynamicSettings
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.stream import memory_stream_pair
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.messages.controlled_shutdown import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -36,6 +35,7 @@ from minibroker_protocol.messages.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from minibroker_protocol.wire import RequestHeader
 from tests.broker.process.conftest import MakeEnvironment
 
 MS = 1_000_000

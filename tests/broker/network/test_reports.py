@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.apis.unserved import CONSUMER_GROUPS, SHARE_GROUPS, Unserved
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.network.client_connection import SHOWN_MAX, ClientConnection

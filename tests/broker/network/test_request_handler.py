@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.apis.produce import ProduceOutcome, ProducePart
 from minibroker.broker.metrics.definitions import CloseReason

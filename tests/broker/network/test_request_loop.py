@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.quota_stage import RequestCost
 from minibroker.broker.network.request_handler import RequestHandler

@@ -19,15 +19,15 @@ from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network import sasl
 from minibroker.broker.network.authenticator import SASL_S
 from minibroker.broker.network.sasl import ALLOWED, JwksFile, TokenCredentials, token_rules
-from minibroker.broker.security.delegation_token import (
+from minibroker.broker.security.oauth import BadToken
+from minibroker.broker.security.principal import Principal
+from minibroker.broker.security.scram import (
     TokenLifetimes,
     encode_token,
     issue,
+    salted,
     token_credential,
 )
-from minibroker.broker.security.oauth import BadToken
-from minibroker.broker.security.principal import Principal
-from minibroker.broker.security.scram import salted
 from minibroker.broker.settings import ConfigError, Settings
 from minibroker.runtime.stream import StreamClosed
 from minibroker_protocol.errors import ErrorCode

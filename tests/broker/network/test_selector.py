@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.network.client_connection import ClientConnection, InvalidRequestSize
 from minibroker.broker.network.request_loop import RESPONSES_MAX, ROUND_REQUESTS_MAX
 from minibroker.runtime.stream import memory_stream_pair

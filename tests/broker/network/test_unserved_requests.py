@@ -10,7 +10,6 @@ from trio.testing import MockClock
 from minibroker.broker.process.messages import (
     DetailsRequest,
 )
-from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
 from minibroker_protocol.messages.init_producer_id import InitProducerIdRequest
@@ -19,6 +18,7 @@ from minibroker_protocol.messages.streams_group_topology_description_update impo
     StreamsGroupTopologyDescriptionUpdateRequest,
 )
 from minibroker_protocol.messages.vote import VoteRequest
+from minibroker_protocol.wire import RequestHeader, encode_request_header
 from tests.broker.process.conftest import MakeEnvironment
 from tests.broker.roles.running_processor import HELLO, LOOK, running_processor
 from tests.simulation.client import api_key

@@ -12,8 +12,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.process.environment import Environment
+from minibroker.runtime.addressing import MemorySource
 from minibroker.runtime.handoff import Connection
-from minibroker.runtime.listening import MemorySource
 
 
 class Short(MemorySource):

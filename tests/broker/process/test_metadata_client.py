@@ -40,8 +40,7 @@ from minibroker.broker.process.messages import (
 )
 from minibroker.broker.process.metadata_client import MetadataClient, follow_log_levels
 from minibroker.broker.settings import Settings
-from minibroker.runtime.channel import MemoryChannel
-from minibroker.runtime.rpc import PeerFailed, RpcConnection
+from minibroker.runtime.rpc import MemoryChannel, PeerFailed, RpcConnection
 from tests.broker.process.conftest import MakeEnvironment
 
 Answer = Callable[[Any], Any]

@@ -36,7 +36,7 @@ from minibroker.broker.quotas.types import (
     value_text,
 )
 from minibroker.broker.settings import Settings
-from minibroker.lab.activity.schema import FIELDS, ActivityType
+from minibroker.lab.activity.events import FIELDS, ActivityType
 
 
 def test_quota_type_added_as_row_is_altered_described_recorded_enforced_and_explained() -> None:

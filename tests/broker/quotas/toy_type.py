@@ -43,7 +43,6 @@ def use() -> None:
     # Imported after the row was added.
     import trio
 
-    from minibroker.broker.controller.gauges import read_gauges
     from minibroker.broker.metadata.image import ChangeRejected, Image, apply
     from minibroker.broker.metadata.quotas import (
         Component,
@@ -56,6 +55,7 @@ def use() -> None:
     from minibroker.broker.quotas.command_lines import parse
     from minibroker.broker.quotas.ledger import QuotaLedger
     from minibroker.broker.quotas.types import BY_KEY, CLIENT_QUOTA_TYPES
+    from minibroker.broker.roles.metadata_publisher import read_gauges
     from minibroker.broker.settings import Settings
     from minibroker.lab.control.quotas import QuotaQuery, explain_quota, list_quotas
 

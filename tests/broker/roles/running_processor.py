@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import (
+from minibroker.broker.admission.rejected_connections import (
     AcceptedConnection,
     ConnectionsClosed,
     ProcessorConnections,

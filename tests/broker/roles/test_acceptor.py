@@ -10,17 +10,15 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import (
-    AcceptedConnection,
-    ConnectionsClosed,
-    OpenConnection,
-    ProcessorConnections,
-)
 from minibroker.broker.admission.rejected_connections import (
     ACCEPTED_IN_STORM,
     ADMIT_INTERVAL_S,
     AT_ONCE,
     STORM_S,
+    AcceptedConnection,
+    ConnectionsClosed,
+    OpenConnection,
+    ProcessorConnections,
 )
 from minibroker.broker.connections.limits import SLOTS
 from minibroker.broker.metadata.image import Image
@@ -43,9 +41,9 @@ from minibroker.broker.process.messages import (
 )
 from minibroker.broker.roles.acceptor import ACCEPTED_BEFORE_YIELD, acceptor
 from minibroker.broker.settings import Settings
+from minibroker.runtime.addressing import MemorySource
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.handoff import Connection, Handoff, MemoryHandoff
-from minibroker.runtime.listening import MemorySource
 from minibroker.runtime.rpc import RpcConnection
 from minibroker.runtime.stream import MemoryStream, memory_stream_pair
 from minibroker.runtime.system import descriptors_max

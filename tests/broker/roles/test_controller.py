@@ -17,7 +17,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.broker.apis import metadata
 from minibroker.broker.apis.base import Caller, ControllerRequest, ControllerScope, Mutator
 from minibroker.broker.apis.configs import BROKER_TYPE
-from minibroker.broker.controller.metadata_publisher import NOTIFICATION_RETENTION_S
 from minibroker.broker.log.checkpoint import write_topic_id
 from minibroker.broker.log.data_directory import (
     META_PROPERTIES,
@@ -50,6 +49,7 @@ from minibroker.broker.process.messages import (
 )
 from minibroker.broker.process.storage_watch import PROBE_S
 from minibroker.broker.roles.controller import controller, open_store
+from minibroker.broker.roles.metadata_publisher import NOTIFICATION_RETENTION_S
 from minibroker.broker.settings import Settings
 from minibroker.lab.control.attach import attach_control
 from minibroker.runtime.rpc import PeerFailed, RpcConnection
@@ -381,7 +381,7 @@ async def test_zookeeper_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_controller_import_does_not_load_kazoo() -> None:
-    program = "import minibroker.broker.controller, sys; print('kazoo' in sys.modules)"
+    program = "import minibroker.broker.roles.controller, sys; print('kazoo' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

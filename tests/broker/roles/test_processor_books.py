@@ -10,7 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import (
+from minibroker.broker.admission.connection_events import ExceededLimit
+from minibroker.broker.admission.rejected_connections import (
     PROCESSOR_CONNECTIONS_MAX,
     AcceptedConnection,
     CloseConnections,
@@ -19,7 +20,6 @@ from minibroker.broker.admission.acceptor_messages import (
     OpenConnection,
     ProcessorConnections,
 )
-from minibroker.broker.admission.connection_events import ExceededLimit
 from minibroker.broker.connections.limits import SLOTS
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.request_loop import PER_TURN

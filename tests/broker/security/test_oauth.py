@@ -11,7 +11,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from minibroker.broker.security.mechanism import (
+from minibroker.broker.security.authentication import (
     AuthenticatedUser,
     AuthenticationFailed,
     AuthenticationStep,

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from minibroker.lab.activity.events import Check, ConnectionActivity, Dropped, Request, WrittenEvent
-from minibroker.lab.activity.schema import ConnectionStep
+from minibroker.lab.activity.events import (
+    Check,
+    ConnectionActivity,
+    ConnectionStep,
+    Dropped,
+    Request,
+    WrittenEvent,
+)
 
 TIMES = st.integers(0, 2**60)
 COUNTS = st.integers(0, 2**40)

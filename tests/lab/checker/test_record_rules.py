@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from minibroker.lab.checker.history import read_history
-from minibroker.lab.checker.record_rules import Observations
+from minibroker.lab.checker.record_rules import LISTED_MAX, RULE_OF, RULES, Observations, listed
 from tests.lab.checker.written import Line, assign, found, header, poll, report, send, txn
+
+PAGE = Path(__file__).parents[3] / "docs/guides/check-a-history.md"
+
+
+def test_names_are_unique() -> None:
+    assert len(RULE_OF) == len(RULES)
+
+
+def test_guide_has_the_same_table() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    table = [f"| `{rule.name}` | {rule.definition} | {rule.allowed_text} |" for rule in RULES]
+    assert [row for row in rows if row in table] == table
+
+
+def test_long_lists_are_cut() -> None:
+    assert listed(["a", "b"], "; ") == "a; b"
+    parts = [str(number) for number in range(LISTED_MAX + 3)]
+    assert listed(parts, " ") == "0 1 2 3 4 5 6 7 3 more"
+
 
 A, B = "orders-0", "orders-1"
 

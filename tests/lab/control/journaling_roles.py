@@ -11,7 +11,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.controller.metadata_publisher import MetadataPublisher
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import CONTROLLER, Environment
@@ -19,6 +18,7 @@ from minibroker.broker.process.messages import (
     ImageApplied,
     RegisterRole,
 )
+from minibroker.broker.roles.metadata_publisher import MetadataPublisher
 from minibroker.lab.control.journal import (
     EntryQuery,
     JournalChange,
@@ -27,11 +27,10 @@ from minibroker.lab.control.journal import (
 from minibroker.lab.control.journal_collector import JournalCollector
 from minibroker.lab.journal.records import JournalBuffer, note_record
 from minibroker.lab.observers.attaching import listen_to_notes
-from minibroker.lab.observers.journal_files import JournalFiles
 from minibroker.lab.observers.messages import JournalRequest, JournalSwitch, KillProcess
-from minibroker.runtime.channel import memory_channel_pair
+from minibroker.lab.observers.request_journal import JournalFiles
 from minibroker.runtime.roles import RoleState, RoleStatus
-from minibroker.runtime.rpc import RpcConnection
+from minibroker.runtime.rpc import RpcConnection, memory_channel_pair
 from tests.broker.process.conftest import MakeEnvironment, make_env
 
 __all__ = ["make_env"]

@@ -11,10 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.admission.connection_events import RecentConnectionEvents
-from minibroker.broker.admission.connection_figures import ConnectionFigures
+from minibroker.broker.admission.connection_events import ConnectionFigures, RecentConnectionEvents
 from minibroker.broker.apis.base import Mutations, Mutator
-from minibroker.broker.controller.metadata_publisher import MetadataPublisher
 from minibroker.broker.metadata.configs import Alteration, ConfigOperation, Op
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.image import BROKER, Image, Update
@@ -34,13 +32,13 @@ from minibroker.broker.process.messages import (
 )
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.quotas.manager import ClientQuotaManager
+from minibroker.broker.roles.metadata_publisher import MetadataPublisher
 from minibroker.broker.settings import Settings
 from minibroker.broker.settings.dynamic import Configs
 from minibroker.broker.telemetry import ClientInstances
 from minibroker.lab.control.broker import ControlledBroker
-from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.roles import RoleState, RoleStatus
-from minibroker.runtime.rpc import RpcConnection
+from minibroker.runtime.rpc import RpcConnection, memory_channel_pair
 from minibroker_protocol.types import ZERO_UUID
 from tests.broker.process.conftest import MakeEnvironment
 

@@ -14,7 +14,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.controller.metadata_publisher import MetadataPublisher
 from minibroker.broker.metadata.image import (
     BROKER,
     TOPIC,
@@ -33,6 +32,7 @@ from minibroker.broker.process.messages import (
     ImageApplied,
     RegisterRole,
 )
+from minibroker.broker.roles.metadata_publisher import MetadataPublisher
 from minibroker.lab.control import broker_faults as tested
 from minibroker.lab.control.broker import ControlledBroker
 from minibroker.lab.control.broker_faults import BrokerFaults, _affected
@@ -43,10 +43,9 @@ from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.register import FaultStore
 from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched, FaultRules
 from minibroker.lab.schema import InvalidJson
-from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.roles import RoleState, RoleStatus
-from minibroker.runtime.rpc import RpcConnection
+from minibroker.runtime.rpc import RpcConnection, memory_channel_pair
 from tests.lab.faults.messages import SERVED
 
 HOLD = FaultRule(Hold(), name="held")

@@ -8,20 +8,18 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.admission.connection_events import (
+    AddressFigures,
     ConnectionEvent,
     ConnectionEventLog,
     ConnectionEvents,
+    ConnectionFigures,
     ExceededLimit,
+    ListenerFigures,
     RecentConnectionEvents,
     Rejection,
 )
-from minibroker.broker.admission.connection_figures import (
-    AddressFigures,
-    ConnectionFigures,
-    ListenerFigures,
-)
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.apis.unserved import SHARE_GROUPS
 from minibroker.broker.network.client_connection import ClientConnection, ConnectionReport
 from minibroker.broker.network.reports import (

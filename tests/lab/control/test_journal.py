@@ -32,13 +32,13 @@ from minibroker.lab.journal.entries import EntryKind, JournalEntry
 from minibroker.lab.journal.filters import EntryFilter
 from minibroker.lab.schema import InvalidJson, component, parse
 from minibroker_protocol.compiler import encode
-from minibroker_protocol.headers import encode_response_header
 from minibroker_protocol.messages.describe_client_quotas import (
     DescribeClientQuotasResponse,
     EntryData,
     ValueData,
 )
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import encode_response_header
 from tests.lab.control.conftest import FakeBroker
 from tests.lab.journal.entries_of_tests import entry_of, request_entry, response_entry
 from tests.lab.journal.records_of_tests import request

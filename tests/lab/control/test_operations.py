@@ -9,8 +9,7 @@ import pytest
 
 from minibroker.lab.control.clock import ClockChange, turn_clock
 from minibroker.lab.control.cluster import get_health
-from minibroker.lab.control.openapi import description
-from minibroker.lab.control.operation import Answer, ApiOperation
+from minibroker.lab.control.operation import Answer, ApiOperation, description
 from minibroker.lab.control.operations import OPERATIONS
 from minibroker.lab.schema import InvalidJson, parse
 from tests.lab.control.conftest import FakeBroker

@@ -14,8 +14,8 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.lab.control.attach import listener_url, open_listener, serve
 from minibroker.lab.control.operation import BODY_MAX_BYTES
-from minibroker.lab.control.serve import listener_url, open_listener, serve
 from minibroker.lab.control.server import CONNECTIONS_MAX, HEAD_MAX_BYTES, LINGER_MAX_BYTES
 
 

@@ -33,7 +33,6 @@ from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import MessageEntity, entities
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.create_acls import AclCreationResult, CreateAclsResponse
 from minibroker_protocol.messages.fetch import (
@@ -60,6 +59,7 @@ from minibroker_protocol.messages.produce import (
 )
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Array, Message, Struct
+from minibroker_protocol.wire import RequestHeader
 from tests.lab.faults.messages import request_of, served_versions
 
 FACTS = ConnectionAttributes(1, "PLAINTEXT", "127.0.0.1", "User:ANONYMOUS", "c")

@@ -38,7 +38,6 @@ from minibroker.lab.schema import InvalidJson
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.headers import RequestHeader, encode_response_header
 from minibroker_protocol.messages.fetch import FetchResponse
 from minibroker_protocol.messages.metadata import (
     MetadataRequest,
@@ -50,6 +49,7 @@ from minibroker_protocol.messages.metadata import (
 from minibroker_protocol.messages.produce import ProduceRequest, ProduceResponse
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import RequestHeader, encode_response_header
 from tests.lab.faults.messages import SERVED, numbered, request_of, served_versions
 from tests.lab.faults.test_execution import Client
 

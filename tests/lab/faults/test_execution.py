@@ -32,11 +32,11 @@ from minibroker.lab.faults.matching import Candidate, ConnectionAttributes
 from minibroker.lab.faults.register import FaultRegister
 from minibroker.lab.faults.rulebook import Firing
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.headers import RequestHeader
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from minibroker_protocol.messages.produce import ProduceRequest, ProduceResponse
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import RequestHeader
 from tests.lab.faults.messages import SERVED
 
 HEADER = RequestHeader(ApiKey.HEARTBEAT, 4, 1, "client")

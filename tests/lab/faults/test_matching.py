@@ -25,7 +25,6 @@ from minibroker.lab.faults.places import ENTITY_FIELDS
 from minibroker.lab.schema import InvalidJson, parse
 from minibroker_protocol import registry
 from minibroker_protocol.entities import MessageEntity, entities
-from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker_protocol.messages.create_topics import (
@@ -47,6 +46,7 @@ from minibroker_protocol.messages.produce import (
 )
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.types import uuid_from_text
+from minibroker_protocol.wire import RequestHeader, encode_request_header
 from tests.lab.faults.messages import SERVED, request_of, served_versions
 from tests.lab.faults.strategies import rules
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from minibroker.lab.journal.entries import EntryKind, JournalEntry
 from minibroker_protocol.compiler import encode
-from minibroker_protocol.headers import RequestHeader, encode_request_header, encode_response_header
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import RequestHeader, encode_request_header, encode_response_header
 
 
 def request_entry(group: str = "g", client_id: str = "c", **fields: Any) -> JournalEntry:

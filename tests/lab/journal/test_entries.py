@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from minibroker.lab.journal.entries import api_key, api_name, decoded, may_have_secrets
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.entities import has_secrets
-from minibroker_protocol.headers import RequestHeader, encode_request_header, encode_response_header
 from minibroker_protocol.messages.api_versions import ApiVersionsResponse
 from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.wire import RequestHeader, encode_request_header, encode_response_header
 from tests.lab.journal.entries_of_tests import entry_of, request_entry, response_entry
 
 

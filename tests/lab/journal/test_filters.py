@@ -25,7 +25,6 @@ from minibroker.lab.namespaces import PrefixedNames
 from minibroker.lab.proxy.namespace import NamespaceNames
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import values
-from minibroker_protocol.headers import RequestHeader, encode_request_header, encode_response_header
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker_protocol.messages.create_topics import (
@@ -44,6 +43,7 @@ from minibroker_protocol.messages.find_coordinator import (
 )
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import RequestHeader, encode_request_header, encode_response_header
 from tests.lab.journal.entries_of_tests import (
     entry_of,
     metadata_entry,

@@ -12,7 +12,7 @@ from minibroker.lab.journal.entries import EntryKind, Loss, LossReason, lost_ent
 from minibroker.lab.journal.filters import EntryFilter
 from minibroker.lab.journal.merging import ENTRY_BYTES, STEP, Journal, JournalMerger
 from minibroker.lab.journal.records import JournalBuffer
-from minibroker.lab.observers.journal_files import restored, saved
+from minibroker.lab.observers.request_journal import restored, saved
 from tests.lab.journal.entries_of_tests import entry_of, request_entry
 from tests.lab.journal.records_of_tests import chunk, exchange, noted, request
 

@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.admission.connection_events import ADMITTED
+from minibroker.broker.admission.rejected_connections import AcceptedConnection
 from minibroker.broker.metrics.definitions import ACTIVITY_DROPPED
 from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.network.quota_stage import QuotaChecks, RequestCost
@@ -21,8 +21,7 @@ from minibroker.broker.quotas.manager import Mutated, QuotaCheck
 from minibroker.broker.quotas.types import Bound, QuotaType, Tags
 from minibroker.broker.security.principal import Principal
 from minibroker.broker.settings import Settings
-from minibroker.lab.activity.events import UNWRITTEN_MAX, ConnectionActivity, unpack
-from minibroker.lab.activity.schema import ConnectionStep
+from minibroker.lab.activity.events import UNWRITTEN_MAX, ConnectionActivity, ConnectionStep, unpack
 from minibroker.lab.observers.activity_sender import (
     CHUNK_EVENTS,
     DELAY_S,
@@ -32,10 +31,10 @@ from minibroker.lab.observers.activity_sender import (
     RequestActivity,
     is_sampled,
 )
-from minibroker.runtime.channel import Channel
-from minibroker_protocol.headers import RequestHeader
+from minibroker.runtime.rpc import Channel
 from minibroker_protocol.messages.heartbeat import HeartbeatResponse
 from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.wire import RequestHeader
 from tests.broker.process.conftest import MakeEnvironment, make_env
 
 __all__ = ["make_env"]

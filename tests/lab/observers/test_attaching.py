@@ -38,8 +38,8 @@ from minibroker.lab.observers.attaching import (
     save_records,
 )
 from minibroker.lab.observers.hold_points import ProcessHoldPoints
-from minibroker.lab.observers.journal_files import JournalFiles
 from minibroker.lab.observers.messages import FaultRules, JournalRequest, JournalSwitch, KillProcess
+from minibroker.lab.observers.request_journal import JournalFiles
 from minibroker.runtime.rpc import PeerFailed
 from tests.broker.process.conftest import MakeEnvironment, make_env
 from tests.broker.process.test_metadata_client import Controller, welcome, with_controller

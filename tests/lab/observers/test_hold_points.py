@@ -16,8 +16,7 @@ from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.observers.hold_points import ControllerDecisions, ProcessHoldPoints
 from minibroker.lab.observers.messages import FaultHeld, FaultMatched, FaultRules
-from minibroker.runtime.channel import memory_channel_pair
-from minibroker.runtime.rpc import Link, PeerFailed, PeerLost, RpcConnection
+from minibroker.runtime.rpc import Link, PeerFailed, PeerLost, RpcConnection, memory_channel_pair
 
 RULES = FaultRules(
     1,

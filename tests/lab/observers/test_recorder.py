@@ -30,8 +30,7 @@ from minibroker.broker.process.messages import (
 )
 from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON, Settings
 from minibroker.lab.activity.arrow_format import ArrowWriter
-from minibroker.lab.activity.events import ConnectionActivity, pack
-from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.activity.events import TOPIC, ConnectionActivity, pack
 from minibroker.lab.observers import recorder as recorder_module
 from minibroker.lab.observers.recorder import (
     BATCH_BYTES,
@@ -41,9 +40,8 @@ from minibroker.lab.observers.recorder import (
     SEQUENCE_MAX,
     recorder,
 )
-from minibroker.runtime.channel import Channel
 from minibroker.runtime.clock import SIMULATED_WALL_MS
-from minibroker.runtime.rpc import RpcConnection
+from minibroker.runtime.rpc import Channel, RpcConnection
 from minibroker_protocol.records import (
     BatchHeader,
     Record,

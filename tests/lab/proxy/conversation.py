@@ -24,14 +24,14 @@ from minibroker.lab.proxy.namespace import NamespaceNames
 from minibroker.lab.schema import parse
 from minibroker.runtime.stream import ByteStream, memory_stream_pair
 from minibroker_protocol.compiler import decode, encode
-from minibroker_protocol.headers import (
+from minibroker_protocol.registry import schema
+from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import (
     RequestHeader,
     decode_request_header,
     encode_request_header,
     encode_response_header,
 )
-from minibroker_protocol.registry import schema
-from minibroker_protocol.schema import Message
 from tests.broker.network.raw_client import response_in
 
 BROKER = HostPort("kafka", 9092)

@@ -29,12 +29,6 @@ from minibroker.lab.proxy.exchange import (
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.errors import DecodeError, ErrorCode
-from minibroker_protocol.headers import (
-    RequestHeader,
-    decode_response_header,
-    encode_request_header,
-    encode_response_header,
-)
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from minibroker_protocol.messages.find_coordinator import FindCoordinatorResponse
@@ -49,6 +43,12 @@ from minibroker_protocol.messages.sasl_handshake import SaslHandshakeRequest
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Array, Message, Struct
 from minibroker_protocol.types import ZERO_UUID
+from minibroker_protocol.wire import (
+    RequestHeader,
+    decode_response_header,
+    encode_request_header,
+    encode_response_header,
+)
 from tests.protocol.conftest import draw, project
 
 TOKENS = [

@@ -44,7 +44,6 @@ from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
 from minibroker_protocol.entities import marked_fields, marks, struct_in, values
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.headers import RequestHeader, encode_request_header
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages.api_versions import (
     ApiVersion,
@@ -81,6 +80,7 @@ from minibroker_protocol.messages.metadata import (
 )
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Array, Message
+from minibroker_protocol.wire import RequestHeader, encode_request_header
 from tests.lab.proxy.conversation import conversation, request_frame
 from tests.protocol.conftest import draw, project
 

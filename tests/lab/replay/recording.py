@@ -9,13 +9,13 @@ from typing import Any, Self
 
 from minibroker_protocol import registry
 from minibroker_protocol.compiler import decode, encode
-from minibroker_protocol.headers import (
+from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import (
     RequestHeader,
     decode_response_header,
     encode_request_header,
     encode_response_header,
 )
-from minibroker_protocol.schema import Message
 from tests.simulation.client import api_key
 
 PATIENCE_S = 30.0

@@ -21,7 +21,6 @@ from minibroker.lab.replay.capture import (
 )
 from minibroker_protocol.compiler import encode
 from minibroker_protocol.errors import ErrorCode
-from minibroker_protocol.headers import encode_response_header
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from minibroker_protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from minibroker_protocol.messages.fetch import (
@@ -60,6 +59,7 @@ from minibroker_protocol.messages.produce import (
 )
 from minibroker_protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from minibroker_protocol.records import Record, build_batch, iter_records, parse_batch_header
+from minibroker_protocol.wire import encode_response_header
 from tests.lab.replay.recording import CaptureWriter, request_of
 
 ENTRY = (

@@ -10,7 +10,6 @@ from minibroker.lab.verdicts.all_rules import RULE_OF
 from minibroker.lab.verdicts.judging import ClientReport, Verdict, judge
 from minibroker.lab.verdicts.traffic import ClientTraffic, traffic_of
 from minibroker_protocol.compiler import encode
-from minibroker_protocol.headers import RequestHeader, encode_request_header, encode_response_header
 from minibroker_protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -20,6 +19,7 @@ from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRespo
 from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.registry import ApiKey
 from minibroker_protocol.schema import Message
+from minibroker_protocol.wire import RequestHeader, encode_request_header, encode_response_header
 
 CLIENT = "app"
 HOST = "10.0.0.1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minibroker.lab.activity.schema import CHECK_FIELDS, VERSION
+from minibroker.lab.activity.events import CHECK_FIELDS, VERSION
 from minibroker.pipeline.activity_table import ACTIVITY
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from minibroker.lab.activity.schema import VERSION
+from minibroker.lab.activity.events import VERSION
 from minibroker.pipeline.activity_table import ACTIVITY
-from minibroker.pipeline.hadoop import Files
 from minibroker.pipeline.report.aggregate import in_force
+from minibroker.pipeline.session import Files
 from minibroker.pipeline.watch import stream as module
 from minibroker.pipeline.watch.rules import (
     Alert,

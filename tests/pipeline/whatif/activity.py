@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from minibroker.lab.activity.schema import (
+from minibroker.lab.activity.events import (
     VERSION,
     ActivityKind,
     ConnectionStep,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minibroker.broker.connections.limits import ConnectionRateLimits, ConnectionRates
-from minibroker.lab.activity.schema import ConnectionStep
+from minibroker.lab.activity.events import ConnectionStep
 from tests.pipeline.whatif.activity import connection_row
 
 IP = "10.0.0.1"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.lab.activity.schema import ConnectionStep
+from minibroker.lab.activity.events import ConnectionStep
 from minibroker.pipeline.whatif.addresses import (
     Addresses,
     AddressTally,

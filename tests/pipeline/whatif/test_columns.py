@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from minibroker.lab.activity.schema import ActivityKind
+from minibroker.lab.activity.events import ActivityKind
 from minibroker.pipeline.whatif.columns import (
     EXEMPT,
     FETCHES,

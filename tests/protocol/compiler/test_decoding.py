@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from minibroker_protocol import compiler
 from minibroker_protocol.compiler import decoding
+from minibroker_protocol.compiler.decoding import WIDTHS, Slot, Source, fixed_code
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest
 from minibroker_protocol.messages.fetch import FetchResponse
@@ -30,8 +31,84 @@ from minibroker_protocol.messages.produce import (
 )
 from minibroker_protocol.registry import ApiKey, schema
 from minibroker_protocol.schema import Message, construct_for, field
-from minibroker_protocol.types import UNSIGNED_VARINT, UUID, VARINT, VARLONG
+from minibroker_protocol.types import (
+    BOOLEAN,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UINT16,
+    UINT32,
+    UNSIGNED_VARINT,
+    UUID,
+    VARINT,
+    VARLONG,
+)
 from minibroker_protocol.wire import REQUEST_ELEMENTS_MAX, tagged_section, uvarint
+
+# ----------------------------------------------- The writer of functions that both generators share
+
+
+def test_source_lines_are_compiled_to_function() -> None:
+    source = Source("title", "def double(x):")
+    with source.block("if x is None:"):
+        source.line("return none")
+    source.line("return x * 2")
+    source.bind("none", "nothing")
+    double = source.function()
+    assert (
+        source.text()
+        == "def double(x):\n    if x is None:\n        return none\n    return x * 2\n"
+    )
+    assert (double(None), double(4)) == ("nothing", 8)
+
+
+def test_source_lines_are_mapped_to_field_paths() -> None:
+    source = Source("title", "def decode(buf):")
+    source.line("first", "topics[].name")
+    source.fixed("second", [Slot("h", "a", "a"), Slot("i", "b", "b")])
+    source.line("third")
+    assert source.paths == {
+        2: (Slot("", "", "topics[].name"),),
+        3: (Slot("h", "a", "a"), Slot("i", "b", "b")),
+    }
+
+
+def test_different_objects_of_same_name_get_different_names() -> None:
+    source = Source("title", "def decode(buf):")
+
+    class Thing: ...
+
+    first, second = Thing, type("Thing", (), {})
+    assert source.bind("Thing", first) == source.bind("Thing", first) == "Thing"
+    assert source.bind("Thing", second) == "Thing_"
+    assert source.names == {"Thing": first, "Thing_": second}
+
+
+def test_fresh_names_are_unique_and_structs_shared() -> None:
+    source = Source("title", "def decode(buf):")
+    assert source.fresh("n") != source.fresh("n")
+    assert source.bind_struct("read", "unpack_from", "h?") == "read_hZ"
+    assert source.names["read_hZ"](b"\0\1\1") == (1, True)
+    assert source.bind_struct("read", "unpack_from", "h?") == "read_hZ"
+
+
+@pytest.mark.parametrize(
+    "kind", [BOOLEAN, INT8, INT16, INT32, INT64, UINT16, UINT32, FLOAT64, UUID], ids=str
+)
+def test_fixed_width_type_has_struct_code_of_its_width(kind: object) -> None:
+    node = kind.node(flexible=True, nullable=False)  # type: ignore[attr-defined]
+    code = fixed_code(node)
+    assert code is not None
+    assert WIDTHS[code] == node.sizeof()
+
+
+def test_variable_width_type_has_no_struct_code() -> None:
+    assert fixed_code(STRING.node(flexible=True, nullable=False)) is None
+    assert fixed_code(cs.Struct()) is None
+
 
 MESSAGES = [cls for key in ApiKey for cls in (schema(key).request, schema(key).response)]
 Draw = Callable[[type[Message]], st.SearchStrategy[Any]]

@@ -19,7 +19,6 @@ from minibroker_protocol.compiler.single import (
     single_encoder,
     versioned_encoder,
 )
-from minibroker_protocol.headers import encode_response_header
 from minibroker_protocol.messages.fetch import FetchRequest, FetchResponse
 from minibroker_protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
@@ -38,6 +37,7 @@ from minibroker_protocol.messages.produce import ProduceRequest, ProduceResponse
 from minibroker_protocol.registry import schema
 from minibroker_protocol.schema import Array, Kind, Message, Struct
 from minibroker_protocol.types import Type
+from minibroker_protocol.wire import encode_response_header
 
 SINGLES = frozenset({"topic_data", "partition_data", "topics", "responses", "partition_responses"})
 SINGLES |= {"groups", "coordinators", "coordinator_keys"}

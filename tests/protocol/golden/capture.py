@@ -18,7 +18,7 @@ from typing import Any
 
 import trio
 
-from minibroker_protocol import compiler, framing, headers, records
+from minibroker_protocol import compiler, framing, records, wire
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages import (
     api_versions,
@@ -62,7 +62,7 @@ class Broker:
                     await self.answer(stream, frame)
 
     async def answer(self, stream: trio.SocketStream, frame: bytes) -> None:
-        header, pos = headers.decode_request_header(frame)
+        header, pos = wire.decode_request_header(frame)
         key = ApiKey(header.api_key)
         self.frames.setdefault((key, header.api_version), frame)
         request = compiler.decode(schema(key).request, header.api_version, frame, pos)

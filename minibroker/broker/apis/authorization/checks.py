@@ -22,8 +22,14 @@ from minibroker.broker.security.acl import (
     operation_bits,
 )
 from minibroker_protocol import registry
-from minibroker_protocol.entities import generic_meaning, meaning_in, struct_in
-from minibroker_protocol.error_elements import array_about, error_element, error_response
+from minibroker_protocol.entities import (
+    array_about,
+    error_element,
+    error_response,
+    generic_meaning,
+    meaning_in,
+    struct_in,
+)
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.schema import Array, Field, Struct

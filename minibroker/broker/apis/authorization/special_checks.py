@@ -23,7 +23,7 @@ from minibroker.broker.apis.authorization.checks import (
 from minibroker.broker.apis.authorization.streams_checks import STREAMS_CHECKS
 from minibroker.broker.apis.base import CloseConnection, Context, Denied, Requires
 from minibroker.broker.apis.consumer_groups import serves_consumer_groups
-from minibroker.broker.apis.delegation_tokens import (
+from minibroker.broker.apis.credentials import (
     creation_refusal,
     requested_owner,
     requests_problem,
@@ -44,7 +44,7 @@ from minibroker.broker.apis.transactions import (
 from minibroker.broker.security.acl import OPERATIONS_NOT_ASKED, Operation, Resource
 from minibroker.broker.security.principal import Principal
 from minibroker.broker.settings import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_ENABLE
-from minibroker_protocol.error_elements import error_element, error_response
+from minibroker_protocol.entities import error_element, error_response
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.meanings import Meaning
 from minibroker_protocol.messages import alter_share_group_offsets as altered
