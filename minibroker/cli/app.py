@@ -106,7 +106,7 @@ LATE = {
     "security": LazyCommand(
         "minibroker.cli.security",
         "app",
-        "Change the certificate and the tokens of a broker started with --tls or --sasl oauth.",
+        "Change certificates and tokens of a broker started with --tls or --sasl oauth.",
     ),
     "trace": LazyCommand(
         "minibroker.cli.trace",

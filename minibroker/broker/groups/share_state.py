@@ -149,7 +149,7 @@ class ShareGroupData:
 
     def _unshared(self, image: Image) -> dict[Uuid, frozenset[int]]:
         found = {}
-        for name in self.topics:
+        for name in sorted(self.topics):
             topic = image.topics.get(name)
             if topic is not None:
                 known = self.shared.initialized.get(topic.topic_id, frozenset())
