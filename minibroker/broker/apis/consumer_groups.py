@@ -204,7 +204,7 @@ def _merge_heartbeat(
 def _beat_in_one_step(
     scope: SingleScope, _version: int, request: tuple[Any, ...]
 ) -> tuple[Any, ...] | None:
-    """Extend the session of a member that has nothing to tell, and for which nothing changes."""
+    """Extend the session of a member that reports nothing, and for which nothing changes."""
     group_id, member_id, epoch, instance_id, rack_id, timeout_ms, *stated = request
     if stated != UNSTATED or not serves_consumer_groups(scope.worker):
         return None

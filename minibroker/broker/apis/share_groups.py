@@ -192,7 +192,7 @@ async def _beat(scope: WorkerScope, part: ShareHeartbeatPart) -> ShareHeartbeatR
 async def _create_states(scope: WorkerScope, group_id: str) -> bool:
     """Create the states of partitions that have none; return whether some have got theirs.
 
-    Another heartbeat waits meanwhile: it would replace states that members already use.
+    Another heartbeat waits until then: it would replace states that members already use.
     """
     creating, has_waited = scope.groups.creating_states, False
     while group_id in creating:
@@ -270,7 +270,7 @@ def _merge_heartbeat(
 def _beat_in_one_step(
     scope: SingleScope, _version: int, request: tuple[Any, ...]
 ) -> tuple[Any, ...] | None:
-    """Extend the session of a member that has nothing to tell, and for which nothing changes."""
+    """Extend the session of a member that reports nothing, and for which nothing changes."""
     group_id, member_id, epoch, rack_id, topics = request
     if topics is not None or not serves_share_groups(scope.worker):
         return None

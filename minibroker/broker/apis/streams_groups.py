@@ -411,7 +411,7 @@ def _note_creation(
 def _beat_in_one_step(
     scope: SingleScope, version: int, request: tuple[Any, ...]
 ) -> tuple[Any, ...] | None:
-    """Extend the session of a member that has nothing to tell, and for which nothing changes."""
+    """Extend the session of a member that reports nothing, and for which nothing changes."""
     group_id, member_id, epoch, endpoint_epoch, instance_id, rack_id, timeout_ms, *stated = request
     *unstated, shuts_down = stated
     if shuts_down or any(each is not None for each in unstated):

@@ -76,7 +76,7 @@ class QueueEnvironment(NamedTuple):
     create_queue: Callable[[str], Awaitable[WriteOutcome]]
     """Creates a topic, which is in the image then."""
     on_state: OnState
-    """Is told the offsets of dead letters, and the queue that has them."""
+    """Gets the offsets of dead letters, and the queue that has them."""
 
 
 class LettersKey(NamedTuple):

@@ -180,7 +180,7 @@ class _Cached:
     writes: int = 0
     """Transitions that are being stored."""
     is_left: bool = False
-    """Whether the last session of the group has ended meanwhile."""
+    """Whether the last session of the group has ended in the meantime."""
 
 
 CacheKey = tuple[str, str, int]

@@ -1,8 +1,8 @@
 """Rules: a member of a share group acknowledges what it has acquired, once and in time.
 
 Owns which records a member has, as far as it was sent. It must never know the broker's state.
-Invariant: a member whose session began before the journal, or to which a response was sent that the
-journal does not keep, may have any records until it opens a new session. KIP-932.
+Invariant: a member whose session started before the journal, or to which a response was sent that
+the journal does not keep, may have any records until it opens a new session. KIP-932.
 """
 
 from __future__ import annotations
