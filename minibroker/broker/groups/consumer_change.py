@@ -42,7 +42,12 @@ from minibroker.broker.groups.consumer_state import (
     topics_of,
 )
 from minibroker.broker.groups.events import ConsumerHeartbeat
-from minibroker.broker.groups.group import ConsumerLimits, GroupTimes, RequestRejected
+from minibroker.broker.groups.group import (
+    ConsumerLimits,
+    GroupTimes,
+    RequestRejected,
+    check_instance,
+)
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.patterns import CompiledPattern, InvalidPattern, PatternTooCostly
 from minibroker_protocol.errors import ErrorCode
@@ -278,7 +283,7 @@ def subscribe(context: ChangeContext, event: ConsumerHeartbeat, member_id: str) 
         member = data.member(member_id, may_be_new=joins)
         _check_epoch(member, event)
     elif not joins:
-        member = data.check_instance(existing, member_id, event.instance_id)
+        member = check_instance(existing, member_id, event.instance_id)
         _check_epoch(member, event)
     elif existing is None:
         member = data.member(member_id, may_be_new=True)

@@ -111,6 +111,8 @@ from minibroker.broker.groups.group import (
     Handlers,
     RequestRejected,
     WrittenGroup,
+    check_instance,
+    commit_error,
 )
 from minibroker.broker.groups.hooks import REVOKED
 from minibroker.broker.groups.membership import (
@@ -266,7 +268,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
             member = self.data.member(event.member_id)
         else:
             existing = self.data.static_member(event.instance_id)
-            member = self.data.check_instance(existing, event.member_id, event.instance_id)
+            member = check_instance(existing, event.member_id, event.instance_id)
         result = ConsumerHeartbeatResult(member_id=event.member_id, member_epoch=event.member_epoch)
 
         def then(error: ErrorCode) -> None:
@@ -378,30 +380,15 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
     # ------------------------------------------------------------------------- commits
 
     def _commit(self, event: CommitRequested) -> None:
-        self._answer(event.waiter, CommitResult(self._commit_error(event)))
-
-    def _commit_error(self, event: CommitRequested) -> ErrorCode:
-        """A smaller epoch is accepted for partitions that the member has had since then."""
-        if event.generation < 0 and not self.data.members:
-            return ErrorCode.NONE
-        is_anonymous = event.member_id == "" and event.group_instance_id is None
-        if event.transactional and event.generation == -1 and is_anonymous:
-            return ErrorCode.NONE
-        member = self.data.members.get(event.member_id)
-        if member is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if not event.transactional and member.classic is None and not event.knows_epochs:
-            return ErrorCode.UNSUPPORTED_VERSION
-        if event.generation == member.member_epoch:
-            return ErrorCode.NONE
-        if event.generation > member.member_epoch:
-            return _stale(member)
-        for name, partition in event.partitions:
+        def held_since(member: ConsumerMember, name: str, partition: int) -> int | None:
             topic = self.image.topics.get(name)
-            since = None if topic is None else member.epoch_of(topic.topic_id, partition)
-            if since is None or event.generation < since:
-                return _stale(member)
-        return ErrorCode.NONE
+            return None if topic is None else member.epoch_of(topic.topic_id, partition)
+
+        def is_classic(member: ConsumerMember) -> bool:
+            return member.classic is not None
+
+        error = commit_error(event, self.data.members, held_since, is_classic)
+        self._answer(event.waiter, CommitResult(error))
 
     # ---------------------------------------------------------- members with classic requests
 
@@ -474,7 +461,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
         if event.group_instance_id is None:
             member = self.data.member(member_id, may_be_new=True)
         elif event.member_id:
-            member = self.data.check_instance(existing, member_id, event.group_instance_id)
+            member = check_instance(existing, member_id, event.group_instance_id)
         elif existing is None:
             member = ConsumerMember(member_id=member_id)
         else:
@@ -519,7 +506,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
             member = self.data.member(member_id)
         else:
             existing = self.data.static_member(instance_id)
-            member = self.data.check_instance(existing, member_id, instance_id)
+            member = check_instance(existing, member_id, instance_id)
         if member.classic is None:
             raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID)
         if generation != member.member_epoch:
@@ -615,7 +602,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
         member_id = leaving.member_id
         if existing is not None and member_id == "":
             member_id = existing.member_id
-        return self.data.check_instance(existing, member_id, leaving.group_instance_id)
+        return check_instance(existing, member_id, leaving.group_instance_id)
 
     # ------------------------------------------------------------------------------ internal events
 

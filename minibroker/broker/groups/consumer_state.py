@@ -33,9 +33,8 @@ from minibroker.broker.groups.consumer_records import (
     TargetAssignmentMetadata,
     TargetTopicPartitions,
 )
-from minibroker.broker.groups.group import RequestRejected
+from minibroker.broker.groups.group import unknown_member
 from minibroker.broker.metadata.image import Image, Topic
-from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import Uuid
 
 FIRST_EPOCH: Final = 1
@@ -123,27 +122,8 @@ class ConsumerGroupData:
         if member is not None:
             return member
         if not may_be_new:
-            raise RequestRejected(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"Member {member_id} is not a member of group {self.group_id}.",
-            )
+            raise unknown_member(self.group_id, member_id)
         return ConsumerMember(member_id=member_id)
-
-    def check_instance(
-        self, existing: ConsumerMember | None, member_id: str, instance_id: str
-    ) -> ConsumerMember:
-        """Check that a static member has its instance id. Raises RequestRejected."""
-        if existing is None:
-            raise RequestRejected(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown."
-            )
-        if existing.member_id != member_id:
-            raise RequestRejected(
-                ErrorCode.FENCED_INSTANCE_ID,
-                f"Static member {member_id} with instance id {instance_id} was fenced by member "
-                f"{existing.member_id}.",
-            )
-        return existing
 
     def target_of(self, member: ConsumerMember) -> Target:
         """The target of a member; a static member that returns has that of its earlier id."""

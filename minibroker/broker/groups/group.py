@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, Ty
 from minibroker.broker.groups.events import (
     NO_WAITER,
     ActionTaken,
+    CommitRequested,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
     Decision,
@@ -561,6 +562,72 @@ class Deadline(enum.Enum):
     SYNC = "the classic member has not requested its assignment within the rebalance timeout"
     REGEX = "regular expressions are to be matched"
     INITIAL = "the first target of a group is due"
+
+
+class EpochMember(Protocol):
+    """A member with an epoch."""
+
+    @property
+    def member_id(self) -> str: ...
+
+    @property
+    def member_epoch(self) -> int: ...
+
+
+M = TypeVar("M", bound=EpochMember)
+
+
+def unknown_member(group_id: str, member_id: str) -> RequestRejected:
+    """The rejection of a request of a member that the group does not have."""
+    text = f"Member {member_id} is not a member of group {group_id}."
+    return RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, text)
+
+
+def check_instance(existing: M | None, member_id: str, instance_id: str) -> M:
+    """Check that the static member with an instance id has this id. Raises RequestRejected."""
+    if existing is None:
+        text = f"Instance id {instance_id} is unknown."
+        raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, text)
+    if existing.member_id != member_id:
+        raise RequestRejected(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member "
+            f"{existing.member_id}.",
+        )
+    return existing
+
+
+def commit_error(
+    event: CommitRequested,
+    members: Mapping[str, M],
+    held_since: Callable[[M, str, int], int | None],
+    is_classic: Callable[[M], bool] = lambda _member: False,
+) -> ErrorCode:
+    """The error of offsets that a member commits, or of a client that is no member.
+
+    A smaller epoch is accepted for partitions that the member has had since then: ``held_since``
+    returns the epoch in which it was given a partition of a topic, or None.
+    """
+    if event.generation < 0 and not members:
+        return ErrorCode.NONE
+    is_anonymous = event.member_id == "" and event.group_instance_id is None
+    if event.transactional and event.generation == -1 and is_anonymous:
+        return ErrorCode.NONE
+    member = members.get(event.member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if not event.transactional and not is_classic(member) and not event.knows_epochs:
+        return ErrorCode.UNSUPPORTED_VERSION
+    if event.generation == member.member_epoch:
+        return ErrorCode.NONE
+    stale = ErrorCode.ILLEGAL_GENERATION if is_classic(member) else ErrorCode.STALE_MEMBER_EPOCH
+    if event.generation > member.member_epoch:
+        return stale
+    for topic, partition in event.partitions:
+        since = held_since(member, topic, partition)
+        if since is None or event.generation < since:
+            return stale
+    return ErrorCode.NONE
 
 
 class EpochData(Protocol):

@@ -52,6 +52,7 @@ from minibroker.broker.groups.group import (
     Handlers,
     RequestRejected,
     WrittenGroup,
+    unknown_member,
 )
 from minibroker.broker.groups.share_actions import (
     plan_share_assignment,
@@ -187,20 +188,17 @@ class ShareGroup(EpochGroup[ShareGroupData]):
             )
         if member is None:
             if event.member_epoch != JOIN_EPOCH:
-                raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, self._unknown(event.member_id))
+                raise unknown_member(self.group_id, event.member_id)
             return ShareMember(member_id=event.member_id)
         problem = _epoch_problem(member, event.member_epoch)
         if problem:
             raise RequestRejected(ErrorCode.FENCED_MEMBER_EPOCH, problem)
         return member
 
-    def _unknown(self, member_id: str) -> str:
-        return f"Member {member_id} is not a member of group {self.group_id}."
-
     def _leave(self, event: ShareHeartbeat) -> None:
         member = self.data.members.get(event.member_id)
         if member is None:
-            raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, self._unknown(event.member_id))
+            raise unknown_member(self.group_id, event.member_id)
         result = ShareHeartbeatResult(member_id=event.member_id, member_epoch=event.member_epoch)
 
         def then(error: ErrorCode) -> None:

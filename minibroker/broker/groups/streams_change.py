@@ -31,6 +31,7 @@ from minibroker.broker.groups.group import (
     PlannedAction,
     RequestRejected,
     StreamsConfig,
+    check_instance,
 )
 from minibroker.broker.groups.streams_assignor import MemberTasks, assign_tasks
 from minibroker.broker.groups.streams_member import (
@@ -223,7 +224,7 @@ class StreamsChange:
         if event.instance_id is not None and joins:
             return self._static_member(event.instance_id, existing)
         if event.instance_id is not None:
-            member = data.check_instance(event.member_id, event.instance_id)
+            member = check_instance(existing, event.member_id, event.instance_id)
         elif joins and event.member_id not in data.members:
             member = self._new_member()
         else:

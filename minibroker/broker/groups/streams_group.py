@@ -62,6 +62,8 @@ from minibroker.broker.groups.group import (
     RequestRejected,
     StreamsConfig,
     WrittenGroup,
+    check_instance,
+    commit_error,
     streams_config_of,
 )
 from minibroker.broker.groups.hooks import REVOKED
@@ -364,7 +366,8 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
         if event.instance_id is None:
             member = self.data.member(event.member_id)
         else:
-            member = self.data.check_instance(event.member_id, event.instance_id)
+            existing = self.data.static_member(event.instance_id)
+            member = check_instance(existing, event.member_id, event.instance_id)
         if event.shuts_down:
             self._shutdown_member = self._shutdown_member or member.member_id
         result = StreamsHeartbeatResult(member_id=event.member_id, member_epoch=event.member_epoch)
@@ -401,30 +404,12 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
     # ------------------------------------------------------------------------- commits
 
     def _commit(self, event: CommitRequested) -> None:
-        self._answer(event.waiter, CommitResult(self._commit_error(event)))
-
-    def _commit_error(self, event: CommitRequested) -> ErrorCode:
-        """A smaller epoch is accepted for tasks that the member has had since then."""
-        if event.generation < 0 and not self.data.members:
-            return ErrorCode.NONE
-        is_anonymous = event.member_id == "" and event.group_instance_id is None
-        if event.transactional and event.generation == -1 and is_anonymous:
-            return ErrorCode.NONE
-        member = self.data.members.get(event.member_id)
-        if member is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if not event.transactional and not event.knows_epochs:
-            return ErrorCode.UNSUPPORTED_VERSION
-        if event.generation == member.member_epoch:
-            return ErrorCode.NONE
-        if event.generation > member.member_epoch:
-            return ErrorCode.STALE_MEMBER_EPOCH
-        for topic, partition in event.partitions:
+        def held_since(member: StreamsMember, topic: str, partition: int) -> int | None:
             subtopology = self._consumed_topics.get(topic)
-            since = None if subtopology is None else member.epoch_of((subtopology, partition))
-            if since is None or event.generation < since:
-                return ErrorCode.STALE_MEMBER_EPOCH
-        return ErrorCode.NONE
+            return None if subtopology is None else member.epoch_of((subtopology, partition))
+
+        error = commit_error(event, self.data.members, held_since)
+        self._answer(event.waiter, CommitResult(error))
 
     # ------------------------------------------------------------------------------ internal events
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from minibroker.broker.groups.events import Task, Tasks
-from minibroker.broker.groups.group import RequestRejected
+from minibroker.broker.groups.group import unknown_member
 from minibroker.broker.groups.streams_member import (
     NOTHING_HELD,
     StreamsMember,
@@ -43,7 +43,6 @@ from minibroker.broker.groups.streams_topology import (
     StreamsTopology,
     Subtopology,
 )
-from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages import streams_group_heartbeat as heartbeat
 
 FIRST_EPOCH: Final = 1
@@ -104,26 +103,8 @@ class StreamsGroupData:
         """The member with an id. Raises RequestRejected."""
         member = self.members.get(member_id)
         if member is None:
-            raise RequestRejected(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"Member {member_id} is not a member of group {self.group_id}.",
-            )
+            raise unknown_member(self.group_id, member_id)
         return member
-
-    def check_instance(self, member_id: str, instance_id: str) -> StreamsMember:
-        """The static member with this id and instance id. Raises RequestRejected."""
-        existing = self.static_member(instance_id)
-        if existing is None:
-            raise RequestRejected(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown."
-            )
-        if existing.member_id != member_id:
-            raise RequestRejected(
-                ErrorCode.FENCED_INSTANCE_ID,
-                f"Static member {member_id} with instance id {instance_id} was fenced by member "
-                f"{existing.member_id}.",
-            )
-        return existing
 
     def current_state(self) -> StreamsGroupState:
         """The state that follows from the topology, the epochs and the members."""

@@ -16,7 +16,7 @@ from minibroker.broker.groups.consumer_state import (
     is_homogeneous,
     topics_hash,
 )
-from minibroker.broker.groups.group import RequestRejected
+from minibroker.broker.groups.group import RequestRejected, check_instance
 from minibroker.broker.metadata.image import Broker, Image, Topic, TopicCreated, apply
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.types import uuid_from_text
@@ -85,7 +85,7 @@ def test_unknown_member_and_other_instance_are_rejected() -> None:
         data.member("x")
     assert rejected.value.error is ErrorCode.UNKNOWN_MEMBER_ID
     with pytest.raises(RequestRejected, match="was fenced by member m") as rejected:
-        data.check_instance(MEMBER, "x", "s")
+        check_instance(MEMBER, "x", "s")
     assert rejected.value.error is ErrorCode.FENCED_INSTANCE_ID
 
 

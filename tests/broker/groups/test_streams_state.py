@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.groups.events import Tasks
-from minibroker.broker.groups.group import RequestRejected
+from minibroker.broker.groups.group import RequestRejected, check_instance
 from minibroker.broker.groups.streams_member import HeldTasks, StreamsMember
 from minibroker.broker.groups.streams_state import (
     StreamsGroupData,
@@ -99,13 +99,14 @@ def test_tombstones_delete_everything() -> None:
 def test_members_are_found_by_id_and_instance_id() -> None:
     data = StreamsGroupData("g")
     put(data, StreamsMember(member_id="a", instance_id="i"))
-    assert data.static_member("i") is data.member("a") is data.check_instance("a", "i")
+    assert data.static_member("i") is data.member("a")
+    assert check_instance(data.static_member("i"), "a", "i") is data.member("a")
     for member_id, instance_id, error in (
         ("b", "i", ErrorCode.FENCED_INSTANCE_ID),
         ("b", "j", ErrorCode.UNKNOWN_MEMBER_ID),
     ):
         with pytest.raises(RequestRejected) as rejected:
-            data.check_instance(member_id, instance_id)
+            check_instance(data.static_member(instance_id), member_id, instance_id)
         assert rejected.value.error is error
     with pytest.raises(RequestRejected):
         data.member("b")
