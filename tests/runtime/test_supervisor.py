@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # ------------------------------------ What a forked process keeps of its parent, and what it closes
 
 
+@pytest.mark.linux
 def test_child_holds_only_its_ends_and_its_own_signals(run_supervised: Run) -> None:
     supervised = run_supervised("""
         def main(life):
@@ -94,6 +95,7 @@ def test_open_lifeline_is_no_orphan_and_a_closed_one_is() -> None:
     os.close(reading)
 
 
+@pytest.mark.linux
 def test_wait_ends_when_processes_exit() -> None:
     pid = os.fork()
     if pid == 0:

@@ -508,6 +508,7 @@ def test_lock_file_of_dead_process_is_taken_over(tmp_path: Path) -> None:
         assert (tmp_path / LOCK_FILE).read_text() == f"pid {os.getpid()}, new\n"
 
 
+@pytest.mark.linux
 def test_lock_of_killed_holder_is_released_by_its_last_child(tmp_path: Path) -> None:
     end_read, end_write = os.pipe()
     pid_read, pid_write = os.pipe()
