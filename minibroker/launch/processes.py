@@ -109,15 +109,15 @@ def preload(settings: Settings) -> None:
     """
     import minibroker_protocol.codecs  # noqa: F401 - decompresses batches
 
-    codecs.lookup("utf-16-le")  # Used for the partition of a group.
+    for encoding in ("utf-16-le", "utf-16-be"):  # Used for the partition of a group, and targets.
+        codecs.lookup(encoding)
     if settings[AUTHORIZER_CLASS_NAME]:
         import minibroker.broker.apis.authorization.special_checks
     protocols = (settings.security_protocol(one.name) for one in settings.client_listeners)
     if any(map(has_tls, protocols)):
         import minibroker.broker.network.tls  # noqa: F401
 
-        for encoding in ("utf-16-be", "utf-32-be"):  # Used for names in renewed certificates.
-            codecs.lookup(encoding)
+        codecs.lookup("utf-32-be")  # Used for names in renewed certificates, as is utf-16-be.
 
 
 PRINTED_EVENTS = frozenset({ProcessEventKind.DIED, ProcessEventKind.KILLED})

@@ -43,6 +43,7 @@ LOG_BYTES_MAX: Final = 256 * 1024
 DEFAULTS: Final = {"listeners": "PLAINTEXT://127.0.0.1:0", "control.listener": "127.0.0.1:0"}
 
 LATE: Final = (
+    "encodings.utf_16_be",
     "encodings.utf_16_le",
     "minibroker.lab.control.http",
     "minibroker.lab.control.server",

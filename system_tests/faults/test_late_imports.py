@@ -21,7 +21,7 @@ from system_tests.harness.jars import PROJECT, import_path
 from system_tests.harness.processes import tree
 from system_tests.harness.waiting import wait_until
 from system_tests.peers.conversation import prepare, run_conversation
-from system_tests.peers.test_same_answers import CONVERSATIONS, SETTINGS
+from system_tests.peers.test_same_answers import CONVERSATIONS, WITH_DESCRIPTIONS
 from system_tests.security.conftest import PASSWORDS, secured_settings
 
 pytestmark = pytest.mark.minibroker
@@ -87,7 +87,7 @@ def test_roles_start_without_an_import(start: Starter, imports: Imports) -> None
 
 
 def test_every_api_is_served_without_an_import(start: Starter, imports: Imports) -> None:
-    broker = start(settings=SETTINGS, environment=imports.environment)
+    broker = start(settings=WITH_DESCRIPTIONS, environment=imports.environment)
     for page in ("/v1/health", "/v1/connections"):  # The control API is imported at its first use.
         ask(broker, "GET", page)
     imports.block()

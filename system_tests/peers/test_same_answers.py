@@ -58,8 +58,8 @@ SETTINGS: Final = {
     "log.initial.task.delay.ms": "3600000",
     "log.retention.check.interval.ms": "3600000",
     **streams_groups.SETTINGS,
-    **streams_groups.WITH_DESCRIPTIONS,
 }
+WITH_DESCRIPTIONS: Final = SETTINGS | streams_groups.WITH_DESCRIPTIONS
 
 REQUESTS_MIN: Final = 3500
 
@@ -160,8 +160,8 @@ def brokers(
     """Yield Kafka and minibroker, with the same settings."""
     folder = tmp_path_factory.mktemp("kafka")
     with (
-        start_kafka(folder, settings=SETTINGS, plugins=java_driver()) as kafka,
-        start_minibroker(settings=SETTINGS) as own,
+        start_kafka(folder, settings=WITH_DESCRIPTIONS, plugins=java_driver()) as kafka,
+        start_minibroker(settings=WITH_DESCRIPTIONS) as own,
     ):
         prepare(kafka)
         prepare(own)

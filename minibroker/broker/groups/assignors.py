@@ -92,7 +92,7 @@ def _ranges(partitions: int, members: int) -> Iterator[range]:
 def _range_order(member_id: str, member: MemberSubscription) -> tuple[bool, bytes]:
     """Static members first, by instance id, so that a new member id moves no partition."""
     instance = member.instance_id
-    return instance is None, _java_text(member_id if instance is None else instance)
+    return instance is None, java_text(member_id if instance is None else instance)
 
 
 # Uniform ------------------------------------------------------------------------------------------
@@ -377,6 +377,6 @@ def _halves(topic_id: Uuid) -> tuple[int, int]:
     )
 
 
-def _java_text(text: str) -> bytes:
+def java_text(text: str) -> bytes:
     """The code units that Java hashes and compares."""
     return text.encode("utf-16-be", "surrogatepass")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from minibroker.broker.groups.assignors import bucket_of, java_order
+from minibroker.broker.groups.assignors import bucket_of, java_order, java_text
 
 STICKY: Final = "sticky"
 """Kafka's name of the assignor."""
@@ -330,12 +330,8 @@ def _load(process: _Process) -> float:
 
 
 def _by_partition(task: Task) -> tuple[int, bytes]:
-    return task[1], _java_text(task[0])
+    return task[1], java_text(task[0])
 
 
 def _by_subtopology(task: Task) -> tuple[bytes, int]:
-    return _java_text(task[0]), task[1]
-
-
-def _java_text(text: str) -> bytes:
-    return text.encode("utf-16-be", "surrogatepass")
+    return java_text(task[0]), task[1]
