@@ -23,6 +23,7 @@ from minibroker.broker.apis.base import (
 )
 from minibroker.broker.apis.epoch_groups import GroupProtocol, describe_api
 from minibroker.broker.apis.unserved import CONSUMER_GROUPS
+from minibroker.broker.groups.consumer_group import ConsumerGroup
 from minibroker.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from minibroker.broker.groups.consumer_records import CONSUMER
 from minibroker.broker.groups.description import (
@@ -217,10 +218,10 @@ def _beat_in_one_step(
         client_id=scope.client_id or "",
         client_host=f"/{scope.caller.client_host}",
     )
-    interval_ms = scope.worker.groups.extend_session(group_id, event)
-    if interval_ms is None:
+    group = scope.worker.groups.extend_session(group_id, ConsumerGroup, event)
+    if group is None:
         return None
-    return 0, ErrorCode.NONE, None, member_id, epoch, interval_ms
+    return 0, ErrorCode.NONE, None, member_id, epoch, group.times.heartbeat_interval_ms
 
 
 CONSUMER_GROUP_HEARTBEAT = Api(

@@ -281,10 +281,10 @@ def _beat_in_one_step(
         client_id=scope.client_id or "",
         client_host=f"/{scope.caller.client_host}",
     )
-    interval_ms = scope.worker.groups.extend_session(group_id, event)
-    if interval_ms is None:
+    group = scope.worker.groups.extend_session(group_id, ShareGroup, event)
+    if group is None:
         return None
-    return 0, ErrorCode.NONE, None, member_id, epoch, interval_ms
+    return 0, ErrorCode.NONE, None, member_id, epoch, group.times.heartbeat_interval_ms
 
 
 SHARE_GROUP_HEARTBEAT: Api[

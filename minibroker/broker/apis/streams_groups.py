@@ -43,6 +43,7 @@ from minibroker.broker.groups.events import (
     TopologyDescribed,
     UserEndpoint,
 )
+from minibroker.broker.groups.streams_group import StreamsGroup
 from minibroker.broker.groups.streams_member import by_subtopology
 from minibroker.broker.groups.streams_records import STREAMS
 from minibroker.broker.groups.streams_state import topology_of
@@ -429,26 +430,26 @@ def _beat_in_one_step(
         client_id=scope.client_id or "",
         client_host=f"/{scope.caller.client_host}",
     )
-    groups = scope.worker.groups
-    if not groups.only_extends_session(group_id, event):
+    group = scope.worker.groups.extend_session(group_id, StreamsGroup, event)
+    if group is None:
         return None
-    result = groups.streams_heartbeat(group_id, event)
+    config = group.config
     return (
         0,
-        result.error,
-        result.message,
-        result.member_id,
-        result.member_epoch,
-        result.heartbeat_interval_ms,
+        ErrorCode.NONE,
+        None,
+        member_id,
+        epoch,
+        group.times.heartbeat_interval_ms,
         0,
-        result.task_offset_interval_ms,
-        result.acceptable_recovery_lag,
+        config.task_offset_interval_ms,
+        config.acceptable_recovery_lag,
         (),
         None,
         None,
         None,
-        result.description_required,
-        result.endpoint_epoch,
+        False,
+        endpoint_epoch,
         None,
     )
 

@@ -728,14 +728,13 @@ class EpochGroup(WrittenGroup, Generic[D]):
     def only_extends_session(self, event: Any, /) -> bool:
         """Whether a heartbeat extends the session of its member and has no other effect.
 
-        If it does, it may be answered by `extend_session`, with neither error nor assignment.
+        If it does, `extend_session` does all, and the answer has neither an error nor an
+        assignment. The group has the current image and time.
         """
 
-    def extend_session(self, member_id: str, time: Moment) -> int:
-        """Do what a heartbeat does that has no other effect; return the interval of heartbeats."""
-        self.time = time
+    def extend_session(self, member_id: str) -> None:
+        """Do what a heartbeat does that has no other effect."""
         self._set_deadline(Deadline.SESSION, member_id, self.times.session_timeout_ms)
-        return self.times.heartbeat_interval_ms
 
     @abstractmethod
     def _remove_members(self, members: Sequence[Any], reason: str, then: AfterWrite) -> None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -95,12 +95,8 @@ _logger = logging.getLogger(__name__)
 
 _NO_METADATA = Image()
 
-_TYPES_OF_HEARTBEATS: Final[Mapping[type[Event], type[EpochGroup[Any]]]] = {
-    ConsumerHeartbeat: ConsumerGroup,
-    ShareHeartbeat: ShareGroup,
-    StreamsHeartbeat: StreamsGroup,
-}
-
+Heartbeat = ConsumerHeartbeat | ShareHeartbeat | StreamsHeartbeat
+G = TypeVar("G", bound=EpochGroup[Any])
 ResultT = TypeVar("ResultT", bound=Result)
 HeartbeatT = TypeVar("HeartbeatT", ConsumerHeartbeatResult, StreamsHeartbeatResult)
 
@@ -336,33 +332,21 @@ class GroupService:
                 return ShareHeartbeatResult(ErrorCode.POLICY_VIOLATION)
         return self._request_immediate(group, event, ShareHeartbeatResult)
 
-    def only_extends_session(self, group_id: str, event: StreamsHeartbeat) -> bool:
-        """Whether a heartbeat extends the session of a member here, and has no other effect."""
-        return self._group_without_news(group_id, event) is not None
+    def extend_session(self, group_id: str, group_type: type[G], event: Heartbeat) -> G | None:
+        """Extend the session of a member whose heartbeat has no other effect; return its group.
 
-    def extend_session(
-        self, group_id: str, event: ConsumerHeartbeat | ShareHeartbeat
-    ) -> int | None:
-        """Extend the session of a member whose heartbeat has no other effect.
-
-        Return the interval of its heartbeats; None, and nothing is done, for any other heartbeat.
+        For any other heartbeat nothing is done, and None is returned.
         """
-        group = self._group_without_news(group_id, event)
+        group = self._manager.find(group_id, group_type)
         if group is None:
             return None
-        interval_ms = group.extend_session(event.member_id, self._moment())
+        group.image, group.time = self._image(), self._moment()
+        if not group.only_extends_session(event):
+            return None
+        group.extend_session(event.member_id)
         if self._manager.timers.schedule(group_id, group.next_deadline):
             self._wakeup.set()
-        return interval_ms
-
-    def _group_without_news(
-        self, group_id: str, event: ConsumerHeartbeat | ShareHeartbeat | StreamsHeartbeat
-    ) -> EpochGroup[Any] | None:
-        group = self._manager.find(group_id, _TYPES_OF_HEARTBEATS[type(event)])
-        if group is None:
-            return None
-        group.image = self._image()
-        return group if group.only_extends_session(event) else None
+        return group
 
     def share_group(self, group_id: str, *, creates: bool = False) -> ShareGroup | ErrorCode:
         """A share group, to be read, or the error; an administrator may create it."""

@@ -61,6 +61,8 @@ class StreamsPlay:
         self.write_error = OK
         self.answers: list[Any] = []
         self.held: list[str] = []
+        self.extensions = 0
+        """Heartbeats that only extended a session."""
         self.group = StreamsGroup("g", self.limits, lambda: "id", self.time)
 
     @property
@@ -74,7 +76,9 @@ class StreamsPlay:
 
     def handle(self, event: Event) -> None:
         following: Event | None = event
-        self.group.image = self.image
+        self.group.image, self.group.time = self.image, self.time
+        extends = isinstance(event, StreamsHeartbeat) and self.group.only_extends_session(event)
+        self.extensions += extends
         while following is not None:
             decisions, following = self.group.handle(following, self.time), None
             for decision in decisions:
@@ -83,11 +87,29 @@ class StreamsPlay:
                 elif isinstance(decision, GroupAnswer):
                     self.answers.append(decision.result)
                 elif isinstance(decision, Persist):
+                    assert not extends
                     if self.write_error is OK:
                         for record in decision.records:
                             self.stored.apply(record)
                     following = Persisted(self.write_error)
+        if extends:
+            assert isinstance(event, StreamsHeartbeat)
+            self._check_extension(event)
         self._check()
+
+    def _check_extension(self, event: StreamsHeartbeat) -> None:
+        """The answer is the one without a plan, and the deadlines are those of an extension."""
+        assert self.answers[-1] == StreamsHeartbeatResult(
+            member_id=event.member_id,
+            member_epoch=event.member_epoch,
+            heartbeat_interval_ms=self.group.times.heartbeat_interval_ms,
+            acceptable_recovery_lag=self.group.config.acceptable_recovery_lag,
+            task_offset_interval_ms=self.group.config.task_offset_interval_ms,
+            endpoint_epoch=event.endpoint_epoch,
+        )
+        deadlines = dict(self.group._deadlines), self.group.next_deadline
+        self.group.extend_session(event.member_id)
+        assert (dict(self.group._deadlines), self.group.next_deadline) == deadlines
 
     def _check(self) -> None:
         data = self.group.data

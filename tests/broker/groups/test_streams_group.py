@@ -449,6 +449,7 @@ def test_heartbeat_without_news_only_extends_the_session(play: StreamsPlay) -> N
     play.beat("a", 2)  # Only now the topology is the stored one.
     assert extends(2, **known)
     assert play.beat("a", 2, **known).tasks is None
+    assert play.extensions == 1
     for fields in (
         {"endpoint_epoch": 1},
         {"owned": NONE_OWNED},
