@@ -148,7 +148,7 @@ def _hex(data: bytes, node: Node) -> str:
 
 
 # -------------------------- Walks a construct tree over bytes and notes the position of every value
-# Owns the third reading of the schema, beside construct's and the compiled one: leaves are parsed
+# Owns the third reading of the schema, next to construct's and the compiled one: leaves are parsed
 # by construct, one after the other, and each becomes a node with its position. It must never know
 # frames. Invariant: in any case, the nodes read so far are in the tree, and the one that failed has
 # the reason.

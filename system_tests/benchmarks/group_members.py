@@ -36,7 +36,7 @@ CONNECTIONS: Final = 8
 REBALANCE_TIMEOUT_MS: Final = 45_000
 SETTLING_MAX_S: Final = 60.0
 ROUND_PAUSE_S: Final = 0.25
-"""A pause between heartbeats of a member, short beside the least time between two assignments."""
+"""A pause between heartbeats of a member, much shorter than that between two assignments."""
 
 
 class Member(ABC):

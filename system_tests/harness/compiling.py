@@ -78,7 +78,7 @@ def installed_with_npm(folder: Path) -> Path:
 def built_with_npm(folder: Path, native: str) -> Path:
     """Return a copy of a folder as `installed_with_npm`, with a package that has to be compiled.
 
-    It is linked with libraries of the machine. The headers of Node.js are those beside it.
+    It is linked with libraries of the machine. The headers of Node.js are those next to it.
     """
     copy = installed_with_npm(folder)
     node = shutil.which("node")

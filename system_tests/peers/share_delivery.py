@@ -20,7 +20,7 @@ from system_tests.peers.topics import create, topic
 ACCEPT, RELEASE, REJECT = (1,), (2,), (3,)
 GROUP: Final = 32
 RECORD_LIMIT: Final = 1
-"""The mode in which no more records are acquired than the client wants."""
+"""The mode in which no more records are acquired than the client requested."""
 
 
 class SharingMember:

@@ -49,7 +49,7 @@ Printed = dict[str, tuple[int, list[str]]]
 
 
 def use_tool(broker: RunningBroker, tools: KafkaTools) -> Printed:
-    """Run the commands for a group that is made and left meanwhile."""
+    """Run the commands for a group that is created and left in the meantime."""
     ask = ConversationRun(broker)
     try:
         _make_group(ask)

@@ -53,7 +53,7 @@ class RunPlan(NamedTuple):
     has_consumer_group: bool
     """Whether there is a consumer group (KIP-848), in a run without a classic one."""
     has_share_group: bool
-    """Whether there is a share group (KIP-932) beside the other group."""
+    """Whether there is a share group (KIP-932) in addition to the other group."""
     members: int = 0
     """Members of each group; 0 for a few."""
 

@@ -403,7 +403,7 @@ async def acl_steps(store: Store, changes: Sequence[AclsChanged]) -> list[Step]:
 # ---------- Rules for what users prove their identity with: SCRAM credentials and delegation tokens
 # Owns the validation of requests, the error of each rejection, and a user's resulting config. It
 # must never see a password, only the salted one, store anything, or know a message; the time is an
-# argument. Invariants: credentials are stored beside a user's quotas under the same name, and a
+# argument. Invariants: credentials are stored next to a user's quotas under the same name, and a
 # change of either keeps the other; only the owner and the renewers change a token. Kafka's
 # ``ScramControlManager``, but one request may change both mechanisms of a user, as in ZooKeeper
 # mode, and ``DelegationTokenControlManager``.

@@ -708,8 +708,8 @@ def is_expired(metadata: TransactionMetadata, now_ms: int, expiration_ms: int) -
 # owners requests are in flight. It must never know waiting requests, rules, a clock, or how markers
 # are sent. Invariants: replaying the logs gives the current states, except for partitions whose
 # markers are written already; an owner has at most one request in flight, so markers that come
-# meanwhile are sent together in the next one, and an owner is computed when a marker is sent, not
-# earlier. Kafka's ``TransactionStateManager`` and ``TransactionMarkerChannelManager``.
+# in the meantime are sent together in the next one, and an owner is computed when a marker is
+# sent, not earlier. Kafka's ``TransactionStateManager`` and ``TransactionMarkerChannelManager``.
 
 
 _logger = logging.getLogger(__name__)

@@ -90,8 +90,8 @@ async def test_empty_salted_password_is_rejected(apis: Any) -> None:
 # Describe user scram credentials ------------------------------------------------------------------
 
 
-async def describe_users(apis: Any, *names: str, everybody: bool = False) -> dict[str, Any]:
-    users = None if everybody else [UserName(name=name) for name in names]
+async def describe_users(apis: Any, *names: str, all_users: bool = False) -> dict[str, Any]:
+    users = None if all_users else [UserName(name=name) for name in names]
     response = await apis.ask(
         DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest(users=users), 0
     )
@@ -103,14 +103,14 @@ async def describe_users(apis: Any, *names: str, everybody: bool = False) -> dic
     }
 
 
-@pytest.mark.parametrize("everybody", [False, True])
-async def test_request_without_users_describes_all_users(apis: Any, everybody: bool) -> None:
-    assert await describe_users(apis, everybody=everybody) == {}
+@pytest.mark.parametrize("all_users", [False, True])
+async def test_request_without_users_describes_all_users(apis: Any, all_users: bool) -> None:
+    assert await describe_users(apis, all_users=all_users) == {}
     wanted = [upsertion("alice", 1), upsertion("alice"), upsertion("a/b")]
     await apis.ask(
         ALTER_USER_SCRAM_CREDENTIALS, AlterUserScramCredentialsRequest(upsertions=wanted), 0
     )
-    assert await describe_users(apis, everybody=everybody) == {
+    assert await describe_users(apis, all_users=all_users) == {
         "alice": [(1, 4096), (2, 4096)],
         "a/b": [(2, 4096)],
     }

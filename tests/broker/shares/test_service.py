@@ -177,7 +177,7 @@ async def test_deleted_topic_is_unknown_to_members(
 
 
 class SlowStates:
-    """The owner of states, which stores the next change when it is told to."""
+    """The owner of states, which stores the next change when a test lets it."""
 
     def __init__(self) -> None:
         self.may_store = trio.Event()
