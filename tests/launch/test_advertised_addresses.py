@@ -87,11 +87,14 @@ def test_client_of_a_forwarded_port_gets_localhost(port: int) -> None:
 
 def test_changed_advertised_listeners_reach_every_client(port: int) -> None:
     with KafkaClient(f"127.0.0.1:{port}") as before:
+        connection = before._connection(None)
         alter(before, "advertised.listeners", "PLAINTEXT://broker.test:19092")
         assert advertised(before) == {("broker.test", 19092)}
         with KafkaClient(f"127.0.0.2:{port}") as after:
             assert advertised(after) == {("broker.test", 19092)}
-        with pytest.raises(BrokerError, match="INVALID_REQUEST"):
-            alter(before, "advertised.listeners", "OTHER://h:1")
-        alter(before, "advertised.listeners", "PLAINTEXT://*:0")
-        assert advertised(before) == {("127.0.0.1", port)}
+            with pytest.raises(BrokerError, match="INVALID_REQUEST"):
+                alter(before, "advertised.listeners", "OTHER://h:1")
+            alter(before, "advertised.listeners", "PLAINTEXT://*:0")
+            assert advertised(before) == {("127.0.0.1", port)}
+            assert advertised(after) == {("127.0.0.2", port)}
+        assert before._connection(None) is connection, "the broker has closed it"

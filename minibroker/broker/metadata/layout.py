@@ -157,6 +157,11 @@ def encode_broker(broker: Broker, protocols: Mapping[str, str], timestamp_ms: in
     return _dump(fields)
 
 
+def registration_time(path: str, data: bytes) -> str:
+    """When the broker or controller of a node registered; it stays when its addresses change."""
+    return str(_load(path, data).get("timestamp"))
+
+
 def encode_topic(topic: Topic) -> bytes:
     """The data of a topic's node: its id, and every partition's replicas."""
     return _dump({

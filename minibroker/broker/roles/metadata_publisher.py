@@ -535,7 +535,8 @@ async def watch_leadership(store: Store, broker_id: int) -> str:
 
         async def watch_node(path: str) -> None:
             try:
-                reasons.append(await _watch_node(store, path, (await store.get(path)).data))
+                registered = layout.registration_time(path, (await store.get(path)).data)
+                reasons.append(await _watch_node(store, path, registered))
             except StoreError as error:
                 reasons.append(str(error))
             nursery.cancel_scope.cancel()
@@ -545,29 +546,36 @@ async def watch_leadership(store: Store, broker_id: int) -> str:
     return reasons[0]
 
 
-async def _watch_node(store: Store, path: str, data: bytes) -> str:
-    """Wait until a node is no longer this broker's; return why, empty if the store closed."""
+async def _watch_node(store: Store, path: str, registered: str) -> str:
+    """Wait until a node is no longer this broker's; return why, empty if the store closed.
+
+    ``registered`` is the time in the node: the broker itself may change the addresses beside it.
+    """
     while True:
         with store.watch(path) as events:
             try:
-                if reason := await _loss_reason(store, path, data):
+                if reason := await _loss_reason(store, path, registered):
                     return reason
                 async for _ in events:
-                    if reason := await _loss_reason(store, path, data):
+                    if reason := await _loss_reason(store, path, registered):
                         return reason
                 return ""
             except EventsLostError:
                 continue  # The store was unavailable: the node shows what happened.
 
 
-async def _loss_reason(store: Store, path: str, data: bytes) -> str:
+async def _loss_reason(store: Store, path: str, registered: str) -> str:
     try:
         found = (await store.get(path)).data
     except UnavailableError:
         return ""  # Once it is available, the watch is lost and the node is read again.
     except NoNodeError:
         return f"{path} was deleted"
-    return "" if found == data else f"{path} belongs to another broker now: {found!r}"
+    try:
+        is_own = layout.registration_time(path, found) == registered
+    except layout.LayoutError:
+        is_own = False
+    return "" if is_own else f"{path} belongs to another broker now: {found!r}"
 
 
 # ------- Gauges of the controller: rates and limits of quotas, and the metrics of clients (KIP-714)

@@ -255,11 +255,24 @@ class Processor:
         if before.topic_names != after.topic_names:
             self._files.forget()
         if before.brokers is not after.brokers:
-            self._by_connection = {
-                name for broker in after.brokers.values() for name in broker.by_connection
-            }
+            self._advertise(after)
         self._quota_stage.follow(after)
         self._authenticator.on_image(after)
+
+    def _advertise(self, image: Image) -> None:
+        """Follow changes of advertised addresses, also for the connections that exist."""
+        brokers = image.brokers.values()
+        self._by_connection = {name for broker in brokers for name in broker.by_connection}
+        for client in self.clients.values():
+            connected_to = self._connected_to(client.accepted)
+            client.caller = client.caller._replace(connected_to=connected_to)
+
+    def _connected_to(self, accepted: AcceptedConnection) -> tuple[str, int] | None:
+        """The address that a client connected to, if its listener is advertised by connection."""
+        if accepted.listener not in self._by_connection:
+            return None
+        client_host, _ = accepted.peer
+        return self._connected_addresses.find(accepted.local, client_host, self._env.clock.now())
 
     def _report(self) -> ProcessorReport:
         views = (
@@ -393,12 +406,8 @@ class Processor:
 
     def _start_connection(self, accepted: AcceptedConnection, connection: Connection) -> None:
         now = self._env.clock.now()
-        connected_to = None
-        if accepted.listener in self._by_connection:
-            client_host, _ = accepted.peer
-            connected_to = self._connected_addresses.find(accepted.local, client_host, now)
         stream = as_stream(connection, accepted.local, accepted.peer)
-        client = ClientConnection(accepted, stream, now, connected_to)
+        client = ClientConnection(accepted, stream, now, self._connected_to(accepted))
         client.stream.before_waiting = self._quota_stage.quotas.complete_deferred
         # Added before its task starts: an acceptor that restarts meanwhile must learn of it.
         self.clients[client.number] = client

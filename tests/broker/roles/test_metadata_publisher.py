@@ -17,7 +17,7 @@ from minibroker.broker.metadata import layout
 from minibroker.broker.metadata.configs import Alteration, Op
 from minibroker.broker.metadata.configs import ConfigOperation as ConfigStep
 from minibroker.broker.metadata.controller import ClusterController
-from minibroker.broker.metadata.image import BrokerGone, Image, Update, apply_update
+from minibroker.broker.metadata.image import Broker, BrokerGone, Image, Update, apply_update
 from minibroker.broker.metadata.layout import decode_topic
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.store.tree import (
@@ -771,12 +771,17 @@ class FlakyStore(SqliteStore):
         self._watches.end(EventsLostError("was away"))
 
 
+def registration(timestamp_ms: int, *, port: int = 1) -> bytes:
+    broker = Broker(1, None, {"PLAINTEXT": ("h", port)})
+    return layout.encode_broker(broker, {"PLAINTEXT": "PLAINTEXT"}, timestamp_ms)
+
+
 @pytest.fixture
 async def store() -> AsyncIterator[FlakyStore]:
     made = FlakyStore(MEMORY)
     await made.ensure(layout.BROKERS)
     for path in (layout.CONTROLLER, MINE):
-        await made.create(path, b"me", ephemeral=True)
+        await made.create(path, registration(1), ephemeral=True)
     yield made
     await made.close()
 
@@ -819,6 +824,16 @@ async def test_controller_resigns_if_replaced_during_store_outage(
     assert holder.reason == "/controller belongs to another broker now: b'another'"
 
 
+async def test_controller_resigns_if_a_broker_with_its_id_registers(
+    store: FlakyStore, nursery: trio.Nursery
+) -> None:
+    holder = Holder(store, nursery)
+    await wait_all_tasks_blocked()
+    await store.set(MINE, registration(2))
+    await holder.ended.wait()
+    assert holder.reason == f"{MINE} belongs to another broker now: {registration(2)!r}"
+
+
 async def test_store_that_has_failed_ends_the_office(
     store: FlakyStore, nursery: trio.Nursery
 ) -> None:
@@ -834,8 +849,10 @@ async def test_unrelated_node_changes_keep_controller(
 ) -> None:
     holder = Holder(store, nursery)
     await wait_all_tasks_blocked()
+    await store.set(MINE, registration(1, port=2))
+    await wait_all_tasks_blocked()
     store.away = True
-    await store.set(MINE, b"me")
+    await store.set(MINE, registration(1))
     await wait_all_tasks_blocked()
     store.return_from_away()
     await wait_all_tasks_blocked()
