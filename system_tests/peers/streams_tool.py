@@ -23,6 +23,9 @@ from system_tests.peers.topics import create, topic
 
 PROGRAM: Final = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 
+GROUP: Final = "tool"
+MEMBERS: Final = ("a", "b")
+
 WITH_MEMBERS: Final = (
     "--list --state stable",
     "--describe --group tool",
@@ -52,44 +55,47 @@ def use_tool(broker: RunningBroker, tools: KafkaTools) -> Printed:
     """Run the commands for a group that is created and left in the meantime."""
     ask = ConversationRun(broker)
     try:
-        _make_group(ask)
-        printed = _run(broker, tools, WITH_MEMBERS)
-        for member in ("a", "b"):
-            ask(f"{member} left", beat("tool", member, -1), 1)
+        epoch = _make_group(ask)
+        printed: Printed = {}
+        for command in WITH_MEMBERS:
+            for member in MEMBERS:  # On a busy machine, the commands take longer than a session.
+                ask(f"{member} stays for {command}", beat(GROUP, member, epoch), 1)
+            printed[command] = _run(broker, tools, command)
+        for member in MEMBERS:
+            ask(f"{member} left", beat(GROUP, member, -1), 1)
     finally:
         ask.end()
-    return printed | _run(broker, tools, WITHOUT_MEMBERS)
+    return printed | {command: _run(broker, tools, command) for command in WITHOUT_MEMBERS}
 
 
-def _make_group(ask: SendRequest) -> None:
+def _make_group(ask: SendRequest) -> int:
+    """Return the epoch of the group's members."""
     ask("made", create(topic("tool-in", 2)), 7)
     records = [Record(at, 1, None, b"v") for at in range(3)]
     ask("produced", produce("tool-in", build_batch(records)), 9)
-    topology = word_count("tool", "tool-in")
-    ask("joined", first("tool", "a", topology), 1)
-    epoch = ask.until(has_topics, "ready", beat("tool", "a", 2), 1).member_epoch
-    ask("second joined", first("tool", "b", topology), 1)
-    kept = ask("revokes", beat("tool", "a", epoch), 1).active_tasks
-    epoch = ask("revoked", beat("tool", "a", epoch, **owned(kept)), 1).member_epoch
-    ask("second gets them", beat("tool", "b", epoch), 1)
+    topology = word_count(GROUP, "tool-in")
+    ask("joined", first(GROUP, "a", topology), 1)
+    epoch = ask.until(has_topics, "ready", beat(GROUP, "a", 2), 1).member_epoch
+    ask("second joined", first(GROUP, "b", topology), 1)
+    kept = ask("revokes", beat(GROUP, "a", epoch), 1).active_tasks
+    epoch = ask("revoked", beat(GROUP, "a", epoch, **owned(kept)), 1).member_epoch
+    ask("second gets them", beat(GROUP, "b", epoch), 1)
     nodes = [
         node("source", 1, source_topics=["tool-in"], successors=["count"]),
         node("count", 2, stores=["counts"], successors=["sink"]),
         node("sink", 3, sink_topic="tool-out"),
     ]
-    ask("described", description("tool", "a", 0, nodes), 0)
+    ask("described", description(GROUP, "a", 0, nodes), 0)
     options: dict[str, Any] = {"member_id": "a", "generation_id_or_member_epoch": epoch}
-    ask("committed", commit("tool", "tool-in", 1, **options), 9)
+    ask("committed", commit(GROUP, "tool-in", 1, **options), 9)
+    return int(epoch)
 
 
-def _run(broker: RunningBroker, tools: KafkaTools, commands: tuple[str, ...]) -> Printed:
-    printed: Printed = {}
-    for command in commands:
-        done = tools.run(PROGRAM, "--bootstrap-server", broker.bootstrap_servers, *command.split())
-        lines = [
-            line.replace(broker.bootstrap_servers, "address").split()
-            for line in done.lines
-            if not line.startswith(("\tat ", "Caused by: "))
-        ]
-        printed[command] = done.code, sorted(map(" ".join, lines))
-    return printed
+def _run(broker: RunningBroker, tools: KafkaTools, command: str) -> tuple[int, list[str]]:
+    done = tools.run(PROGRAM, "--bootstrap-server", broker.bootstrap_servers, *command.split())
+    lines = [
+        line.replace(broker.bootstrap_servers, "address").split()
+        for line in done.lines
+        if not line.startswith(("\tat ", "Caused by: "))
+    ]
+    return done.code, sorted(map(" ".join, lines))
