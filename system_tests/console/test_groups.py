@@ -94,6 +94,22 @@ def test_group_is_shown_with_its_members_and_reset_once_they_are_gone(
     assert "taken" not in page.browser.driver.title
 
 
+def test_group_whose_id_is_two_periods_is_shown_and_reset(
+    limited: Limited, open_page: OpenPage
+) -> None:
+    """A browser removes `..` from the path of a URL."""
+    broker = limited()
+    with consuming(broker, ".."):
+        page = open_page(broker)
+        page.find("#tab-groups").click()
+        page.wait(lambda: page.count("#groups tbody tr") == 1, "the group to be listed")
+        page.find("#groups tbody button").click()
+        page.wait(lambda: "orders 0" in page.text("#group"), "its members")
+    page.wait(lambda: "no members" in page.text("#group"), "the member to be gone")
+    page.find("#reset button[value=reset]").click()
+    page.wait(lambda: page.text("#reset-answer") == "Changed: orders-0: 5 \u2192 0", "the change")
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_phone_shows_a_group_without_scrolling_sideways(
     dark: bool, limited: Limited, open_page: OpenPage

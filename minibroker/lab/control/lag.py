@@ -93,6 +93,9 @@ class OffsetResetRequest(NamedTuple):
         Doc("Partition indexes; by default all of the topic."),
     ] = None
     dry_run: Annotated[bool, Doc("Only return what would be changed.")] = False
+    group_id: Annotated[
+        str, Doc("If the path ends before the id, e.g. for `..`, which clients remove from paths.")
+    ] = ""
 
 
 class OffsetChange(NamedTuple):
@@ -175,6 +178,7 @@ async def reset_offsets(
     broker: ControlledBroker, group_id: str, reset: OffsetResetRequest
 ) -> OffsetChanges:
     """Reset the committed offsets of a group without members."""
+    group_id = group_id or reset.group_id
     partitions = _reset_partitions(broker, reset)
     settings, workers = broker.env.settings, broker.workers
     count = settings[OFFSETS_TOPIC_NUM_PARTITIONS]

@@ -86,6 +86,14 @@ def test_reset_of_chosen_partitions_leaves_the_others(broker: MiniBroker) -> Non
     assert committed(broker, "chosen") == {0: 4, 1: 0}
 
 
+@pytest.mark.parametrize("group", ["..", ".", "a/b"])
+def test_group_may_be_named_in_the_body(broker: MiniBroker, group: str) -> None:
+    """Browsers and others remove `..` from paths."""
+    commit(broker, group, 4)
+    assert reset(broker, "", "offset", value=2, group_id=group) == [(4, 2), (None, 0)]
+    assert committed(broker, group)[0] == 2
+
+
 def test_reset_creates_a_group(broker: MiniBroker) -> None:
     assert reset(broker, "new", "offset", value=3, partitions=[0, 0]) == [(None, 3)]
     groups = {each["group_id"]: each for each in broker.control.get("v1", "lag")["groups"]}

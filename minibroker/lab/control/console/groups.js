@@ -218,7 +218,8 @@ export class Groups {
     if (asked === null) return;
     let group;
     try {
-      group = await ask(`v1/groups/${encodeURIComponent(asked)}`);
+      // Not in the path, from which `..` would be removed.
+      group = await ask(`v1/groups/?${new URLSearchParams({ group_id: asked })}`);
     } catch (error) {
       if (asked === this.chosen) write(this.facts, error.message);
       return;
@@ -266,10 +267,10 @@ export class Groups {
     const isPreview = event.submitter?.value === "preview";
     let text;
     try {
-      const body = resetOf(Object.fromEntries(new FormData(this.form)));
+      const body = { ...resetOf(Object.fromEntries(new FormData(this.form))), group_id: this.chosen };
       if (isPreview) body.dry_run = true;
       const options = { method: "POST", body: JSON.stringify(body) };
-      const { changes } = await ask(`v1/offsets/${encodeURIComponent(this.chosen)}`, options);
+      const { changes } = await ask("v1/offsets/", options);
       const texts = changes.map(changeText);
       text = [isPreview ? "It would change:" : "Changed:", ...texts].join("\n");
     } catch (error) {
