@@ -76,7 +76,7 @@ async def test_stopped_broker_and_unreachable_broker_have_different_errors() -> 
         (b"HTTP/1.1 404 No\r\n\r\n{}", "is it the control API"),
         (
             b'HTTP/1.1 503 No\r\n\r\n{"error":{"message":"not now","hint":"Try again."}}',
-            "not now Try again.",
+            "not now. Try again.",
         ),
     ],
 )

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from minibroker.broker.metadata.image import partition_owner
+from minibroker.broker.metadata.topics import name_problem
 from minibroker.broker.process.messages import (
     BatchAppended,
     ReadRecords,
@@ -313,6 +314,10 @@ class _Wanted(NamedTuple):
 async def list_records(broker: ControlledBroker, name: str, query: RecordQuery) -> RecordList:
     """Return records of a topic; wait for them: `?wait=…&timeout_ms=…`."""
     wanted = _checked(query)
+    problem = name_problem(name)
+    if wanted.wait and problem is not None:
+        text = f"Topic name {name!r} is invalid: {problem}."
+        raise ApiError("INVALID_TOPIC_EXCEPTION", text)
     reading = _Reading(broker, name, wanted)
     clock = broker.env.clock
     deadline = clock.real_s() + wanted.timeout_ms / 1000

@@ -17,7 +17,16 @@ type M = map[string]any
 // Error is a call that the broker rejected; Code is Kafka's name of the error where it has one.
 type Error struct{ Code, Message, Hint string }
 
-func (e *Error) Error() string { return strings.TrimSpace(e.Code + ": " + e.Message + " " + e.Hint) }
+func (e *Error) Error() string {
+	text := e.Code + ": " + e.Message
+	if e.Hint == "" {
+		return text
+	}
+	if !strings.ContainsAny(text[len(text)-1:], ".;:?!") {
+		text += "." // A hint is a sentence of its own.
+	}
+	return text + " " + e.Hint
+}
 
 // Call sends a request to the control API: Call("GET", nil, nil, "topics", "orders").
 // Body and query may be nil.

@@ -186,6 +186,12 @@ def test_wait_includes_the_creation_of_the_topic(
     minibroker.delete_topic(minibroker_group)
 
 
+@pytest.mark.parametrize("name", ["a/b", "..", "a b", "x" * 250])
+def test_topic_that_cannot_exist_is_not_awaited(call: Call, name: str) -> None:
+    with pytest.raises(ControlError, match=r"INVALID_TOPIC_EXCEPTION: Topic name .+ is invalid: "):
+        call("GET", f"/v1/topics/{quote(name, safe='')}/records?wait=1&timeout_ms=30000")
+
+
 def test_wait_goes_by_real_time_also_on_a_frozen_clock() -> None:
     with MiniBroker() as broker:
         broker.freeze()

@@ -52,7 +52,8 @@ describe('a running broker', () => {
   });
 
   test('an error has the code and the reason of the broker', async () => {
-    await assert.rejects(kafka.faults.add({ action: 'eror' }), { name: 'MinibrokerError', message: /action/ });
+    await assert.rejects(kafka.faults.add({ action: 'eror' }), { name: 'MinibrokerError', message: /action.*\? GET / });
+    await assert.rejects(kafka.topics.create(''), { code: 'INVALID_REQUEST', message: /not 0\. GET / });
   });
 
   test('the clock is advanced and stopped', async () => {

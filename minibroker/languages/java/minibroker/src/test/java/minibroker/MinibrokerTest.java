@@ -49,6 +49,8 @@ class MinibrokerTest {
         assertEquals(List.of(), ownTopics());
         MinibrokerException unknown = assertThrows(MinibrokerException.class, () -> broker.topic("a/../b?c"));
         assertEquals("UNKNOWN_TOPIC_OR_PARTITION", unknown.code());
+        MinibrokerException invalid = assertThrows(MinibrokerException.class, () -> broker.createTopic("", 1));
+        assertTrue(invalid.getMessage().contains("not 0. GET /openapi.json"), invalid.getMessage());
     }
 
     @Test
