@@ -222,6 +222,9 @@ def read_files(folder: Path) -> Secured:
     """Return what `write_files` has written. Raises `InvalidSecurity`."""
     try:
         return _read_kept(folder)
+    except FileNotFoundError:
+        text = "no broker was started with --tls or --sasl and this folder"
+        raise InvalidSecurity(f"{folder}: {text}; start one: minibroker start --tls") from None
     except (OSError, ValueError, TypeError) as error:
         raise InvalidSecurity(
             f"{folder}: no broker was started with --tls or --sasl and this folder ({error})"

@@ -11,17 +11,18 @@ from pathlib import Path
 import click
 
 from minibroker.cli.commands import Command, examples
-from minibroker.cli.output import InvalidUsage, emit
+from minibroker.cli.output import InvalidUsage, emit, json_line
 from minibroker.cli.start import security_dir_option
-from minibroker.client.configs import CLIENTS, config_text
+from minibroker.client.configs import CLIENTS, LANGUAGES, config_json, config_text
 from minibroker.ready import DEFAULT_BOOTSTRAP
 from minibroker.secured import InvalidSecurity, read_files
 
 EXAMPLES = examples(
     "minibroker client-config",
     "minibroker client-config --for java > client.properties",
-    "minibroker client-config --for kafkajs -b localhost:9094",
+    "minibroker client-config --for node -b localhost:9094",
     "minibroker client-config --for franz-go > kafka.go",
+    "minibroker client-config --json | jq .config",
 )
 
 
@@ -31,7 +32,8 @@ EXAMPLES = examples(
     "library",
     default="librdkafka",
     metavar="LIBRARY",
-    help=f"One of {', '.join(CLIENTS)}. [default: librdkafka]",
+    help=f"One of {', '.join(CLIENTS)}, or a language: {', '.join(LANGUAGES)}. "
+    "[default: librdkafka]",
 )
 @click.option(
     "-b",
@@ -42,9 +44,16 @@ EXAMPLES = examples(
     help=f"The broker. [default: {DEFAULT_BOOTSTRAP}]",
 )
 @security_dir_option
-def client_config_command(library: str, servers: str, security_dir: Path) -> None:
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object, with `config` or `code`."
+)
+def client_config_command(library: str, servers: str, security_dir: Path, as_json: bool) -> None:
     """Print the configuration of a client for a broker started with --tls or --sasl."""
     try:
-        emit(config_text(read_files(security_dir.absolute()), library, servers))
+        made = read_files(security_dir.absolute())
+        if as_json:
+            emit(json_line(config_json(made, library, servers)))
+        else:
+            emit(config_text(made, library, servers))
     except InvalidSecurity as error:
         raise InvalidUsage(str(error)) from None

@@ -206,7 +206,8 @@ def _words(rule: dict[str, Any]) -> str:
     metavar="SECONDS",
     help="Longest wait, in real time.",
 )
-def wait(fault_id: str, connect: Connect, hits: int, timeout: float) -> None:
+@click.option("--json", "_", is_flag=True, help="Print one JSON object, as without the option.")
+def wait(fault_id: str, connect: Connect, hits: int, timeout: float, _: bool) -> None:
     """Wait until a fault rule has fired; fail if it does not in time."""
     query = {"hits": hits, "timeout_ms": int(timeout * 1000)}
     target = target_of((*PATH, fault_id, "wait"), query)
@@ -230,15 +231,21 @@ def release(fault_id: str, connect: Connect, as_json: bool) -> None:
 @click.argument("fault_ids", cls=Argument, nargs=-1, metavar="[ID]...", about="The rules.")
 @click.option("--all", "is_all", is_flag=True, help="Remove all rules.")
 @control_option
-def remove(fault_ids: tuple[str, ...], is_all: bool, connect: Connect) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each rule.")
+def remove(fault_ids: tuple[str, ...], is_all: bool, connect: Connect, as_json: bool) -> None:
     """Remove fault rules, and release what they hold."""
     if is_all == bool(fault_ids):
         raise InvalidUsage("name the rules to remove, or pass --all")
     with connect() as api:
+        removed = fault_ids
         if is_all:
+            removed = tuple(each["id"] for each in api.get(*PATH)["faults"]) if as_json else ()
             api.delete(*PATH)
         for fault_id in fault_ids:
             api.delete(*PATH, fault_id)
+    if as_json:
+        for fault_id in removed:
+            emit(json_line({"id": fault_id, "removed": True}))
 
 
 @app.command("fields", epilog=examples("minibroker faults fields"))

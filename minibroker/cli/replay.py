@@ -55,8 +55,9 @@ REPLAY_EXAMPLES = examples(
 @click.command("record", cls=Command, epilog=RECORD_EXAMPLES)
 @click.argument("target", cls=Argument, metavar="FILE", about="The capture to write.")
 @click.option("--seconds", type=click.FloatRange(0), help="Stop after so many real seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 @control_option
-def record(target: str, seconds: float | None, connect: Connect) -> None:
+def record(target: str, seconds: float | None, as_json: bool, connect: Connect) -> None:
     """Record what all clients of a broker request, and the responses, until Ctrl-C."""
     with connect() as api:
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -67,6 +68,9 @@ def record(target: str, seconds: float | None, connect: Connect) -> None:
                 written, lost = _copy_entries(api, file, last, deadline)
         except OSError as error:
             raise InvalidUsage(f"{target} cannot be written: {error.strerror}") from None
+    if as_json:
+        emit(json_line({"file": target, "recorded": written, "lost": lost}))
+        return
     missing = f"; {lost} entries of the journal are lost" if lost else ""
     note(f"recorded {written} requests and responses{missing}")
 

@@ -44,7 +44,7 @@ def client_config(made: Secured, library: str, bootstrap_servers: str) -> dict[s
     """The configuration of a client in the names of its library. Raises `InvalidSecurity`."""
     config = _form(library)(made, bootstrap_servers)
     if any(isinstance(value, Code) for value in _leaves(config)):
-        return _with_objects(made, library.lower(), config)
+        return _with_objects(made, _library(library), config)
     return config
 
 
@@ -53,7 +53,7 @@ def config_text(made: Secured, library: str, bootstrap_servers: str) -> str:
 
     Raises `InvalidSecurity`.
     """
-    name = library.lower()
+    name = _library(library)
     if name == "franz-go":
         return _franz_go(made, bootstrap_servers)
     config = _form(name)(made, bootstrap_servers)
@@ -66,10 +66,27 @@ def config_text(made: Secured, library: str, bootstrap_servers: str) -> str:
     return f"{_preamble(made, name)}{start} {_expression(config)}"
 
 
+def config_json(made: Secured, library: str, bootstrap_servers: str) -> dict[str, Any]:
+    """The configuration of a client as JSON: its ``config``, or the ``code`` that makes it.
+
+    Raises `InvalidSecurity`.
+    """
+    name = _library(library)
+    config = {} if name == "franz-go" else _form(name)(made, bootstrap_servers)
+    if name == "franz-go" or any(isinstance(value, Code) for value in _leaves(config)):
+        return {"library": name, "code": config_text(made, name, bootstrap_servers)}
+    return {"library": name, "config": config}
+
+
+def _library(name: str) -> str:
+    """The library of a name, which may be that of a language."""
+    return LANGUAGES.get(name.lower(), name.lower())
+
+
 def _form(library: str) -> Callable[[Secured, str], dict[str, Any]]:
-    form = _FORMS.get(library.lower())
+    form = _FORMS.get(_library(library))
     if form is None:
-        if library.lower() == "franz-go":
+        if _library(library) == "franz-go":
             raise InvalidSecurity("franz-go is configured by code: minibroker client-config")
         raise InvalidSecurity(f"there is no client {library!r}{advice(library, CLIENTS)}")
     return form
@@ -188,6 +205,9 @@ _FORMS: Final[Mapping[str, Callable[[Secured, str], dict[str, Any]]]] = {
     "kafkajs": _kafkajs,
 }
 CLIENTS: Final = (*_FORMS, "franz-go")
+
+LANGUAGES: Final = {"python": "confluent-kafka", "node": "kafkajs", "go": "franz-go"}
+"""The library that stands for a language; ``java`` is both."""
 
 
 def _with_objects(made: Secured, library: str, config: dict[str, Any]) -> dict[str, Any]:

@@ -33,12 +33,8 @@ def test_help_of_every_command_shows_examples(words: list[str]) -> None:
 
 
 WITHOUT_JSON = {
-    "client-config": "prints a file in the format of the library",
     "completion": "prints a script",
-    "faults remove": "prints nothing",
-    "faults wait": "prints JSON in any case",
     "learn": "prints texts to read",
-    "record": "writes JSON to a file",
     "pipeline ingest": "writes a table",
     "pipeline compact": "writes a table",
     "pipeline usage": "writes a table with --into; prints an excerpt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,11 @@ def test_configuration_of_the_last_start_is_printed(
         f"sasl.password={made.password}",
     ]
     assert '"sasl_mechanism": "PLAIN"' in printed(capsys, *folder, "--for", "aiokafka")
+    found = json.loads(printed(capsys, *folder, "--for", "node", "-b", "there:1", "--json"))
+    assert (found["library"], found["config"]["brokers"]) == ("kafkajs", ["there:1"])
 
 
 def test_folder_of_no_broker_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(InvalidUsage, match="no broker was started with --tls or --sasl"):
+    with pytest.raises(InvalidUsage, match="no broker was started with --tls or --sasl") as caught:
         client_config_command.main(["--security-dir", str(tmp_path)], standalone_mode=False)
+    assert str(caught.value).endswith("start one: minibroker start --tls")

@@ -44,6 +44,9 @@ def test_all_rules_are_removed(command: Any) -> None:
         for _ in range(2):
             command("faults", "add", "observe", *server)
         command("faults", "remove", "--all", *server)
+        command("faults", "add", "observe", "name=last", *server)
+        removed = command("faults", "remove", "--all", "--json", *server).stdout
+        assert json.loads(removed) == {"id": "last", "removed": True}
         result = command("faults", "list", *server)
         assert result.stdout == ""
         assert "no fault rules" in result.stderr
@@ -100,7 +103,10 @@ def test_answers_are_printed_as_json(command: Any, minibroker_topic: str) -> Non
     rule = ("hold", f"topic={minibroker_topic}", "--json")
     added = json.loads(command("faults", "add", *rule).stdout)
     assert json.loads(command("faults", "release", added["id"], "--json").stdout)["released"] == 0
-    command("faults", "remove", added["id"])
+    waited = command("faults", "wait", added["id"], "--hits", "0", "--json").stdout
+    assert json.loads(waited)["hits"] == 0
+    removed = command("faults", "remove", added["id"], "--json").stdout
+    assert json.loads(removed) == {"id": added["id"], "removed": True}
     fields = json.loads(CliRunner().invoke(app, ["faults", "fields", "--json"]).stdout)
     assert "delay" in fields["actions"]
     assert "topic" in {name for group in fields["fields"].values() for name in group}

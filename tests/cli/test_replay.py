@@ -82,3 +82,6 @@ def test_saved_and_recorded_captures_can_be_replayed(command: Any, tmp_path: Pat
         result = command("record", recorded, "--seconds", "0", "--control", broker.control_url)
         assert "recorded 0 requests and responses" in result.stderr
         assert Path(recorded).read_text(encoding="utf-8") == ""
+        control = ("--control", broker.control_url)
+        result = command("record", recorded, "--seconds", "0", "--json", *control)
+        assert json.loads(result.stdout) == {"file": recorded, "recorded": 0, "lost": 0}

@@ -12,6 +12,7 @@ from minibroker.broker.security.client_properties import read_client_properties,
 from minibroker.client.configs import (
     CLIENTS,
     client_config,
+    config_json,
     config_text,
     keep_client_properties,
 )
@@ -117,6 +118,28 @@ def test_franz_go_gets_servers_authority_and_password(
     assert (made.certificate in code) == (tls == "mutual")
     assert sasl is None or made.password in code
     assert "<" not in code.replace("<-", "")
+
+
+@pytest.mark.parametrize(
+    ("language", "library"),
+    [("Python", "confluent-kafka"), ("node", "kafkajs"), ("go", "franz-go"), ("java", "java")],
+)
+def test_language_stands_for_a_library(oauth: Secured, language: str, library: str) -> None:
+    assert config_text(oauth, language, "there:1") == config_text(oauth, library, "there:1")
+    assert config_json(oauth, language, "there:1") == config_json(oauth, library, "there:1")
+
+
+def test_json_has_data_or_code(oauth: Secured, tmp_path: Path) -> None:
+    found = config_json(oauth, "librdkafka", "there:1")
+    assert found == {
+        "library": "librdkafka",
+        "config": client_config(oauth, "librdkafka", "there:1"),
+    }
+    for library in ("franz-go", "kafkajs", "aiokafka"):
+        code = config_text(oauth, library, "there:1")
+        assert config_json(oauth, library, "there:1") == {"library": library, "code": code}
+    plain = written(tmp_path, False, "plain")
+    assert config_json(plain, "kafkajs", "there:1")["config"]["brokers"] == ["there:1"]
 
 
 def test_unknown_client_is_rejected(tmp_path: Path) -> None:
