@@ -326,7 +326,8 @@ def read_settings(
     try:
         if config is not None:
             entries += read_properties(config)
-        named, ignored = read_environment(os.environ)
+        options = {option for each in start.params for option in each.opts}
+        named, ignored = read_environment(os.environ, options)
         entries += named
         entries += read_pairs(pairs)
         if listeners:

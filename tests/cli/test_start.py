@@ -63,8 +63,10 @@ def test_environment_overrides_the_file_and_options_override_it(
     assert settings.where(NUM_IO_THREADS) == "$MINIBROKER_NUM_IO_THREADS"
     assert "KAFKA_BROKERS_OF_MY_PROGRAM" in settings.warnings[0]
     monkeypatch.setenv("MINIBROKER_NUM_PARTITION", "5")
-    with pytest.raises(BadConfig, match=r"num\.partition \(\$MINIBROKER_NUM_PARTITION\)"):
+    monkeypatch.setenv("MINIBROKER_DATA_DIR", "/data")
+    with pytest.raises(BadConfig, match=r"num\.partition \(\$MINIBROKER_NUM_PARTITION\)") as caught:
         read()
+    assert "pass the option --data-dir" in str(caught.value)
 
 
 def test_start_options_set_data_directory_and_control_listener(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -673,6 +673,12 @@ NOT_SETTINGS: Final = frozenset(
 )
 """Variables for options of commands, and those that Kafka's image does not take for settings."""
 
+_SERVICE_LINK: Final = re.compile(
+    r"MINIBROKER_(SERVICE_(HOST|PORT\w*)|PORT_[0-9]+_(TCP|UDP|SCTP)\w*)=.*"
+    r"|MINIBROKER_PORT=(tcp|udp|sctp)://.*"
+)
+"""What Kubernetes puts into containers if there is a service named ``minibroker``."""
+
 TYPING_ERROR: Final = 0.85
 """Least similarity to a setting at which a variable that starts with ``KAFKA_`` is rejected."""
 
@@ -684,10 +690,13 @@ class EnvironmentSettings(NamedTuple):
     ignored: list[SettingEntry]
 
 
-def read_environment(variables: Mapping[str, str]) -> EnvironmentSettings:
+def read_environment(
+    variables: Mapping[str, str], options: Container[str] = ()
+) -> EnvironmentSettings:
     """The settings that variables name; those with ``MINIBROKER_`` take precedence.
 
-    Raises ``ConfigError`` with all variables that were meant to be settings and are not.
+    Raises ``ConfigError`` with all variables that were meant to be settings and are not: with the
+    nearest name, or with the option of this name if ``options`` has it.
     """
     entries: list[SettingEntry] = []
     ignored: list[SettingEntry] = []
@@ -696,17 +705,36 @@ def read_environment(variables: Mapping[str, str]) -> EnvironmentSettings:
         for variable, value in sorted(variables.items()):
             if not variable.startswith(prefix) or variable in NOT_SETTINGS:
                 continue
+            if _SERVICE_LINK.fullmatch(f"{variable}={value}"):
+                continue
             name = setting_name(variable.removeprefix(prefix))
             if broker_setting(name) is not None or is_unsupported_kafka_setting(name):
                 entries.append(SettingEntry(name, value, f"${variable}"))
             elif prefix == OWN or _resembles_setting(name):
-                suggestion = unknown_name(name, BROKER_SETTINGS)
+                suggestion = _advice(name, options)
                 problems.append(f"{name} (${variable}): there is no such setting{suggestion}")
             else:
                 ignored.append(SettingEntry(variable, value, f"${variable}"))
     if problems:
         raise ConfigError(problems)
     return EnvironmentSettings(entries, ignored)
+
+
+def _advice(name: str, options: Container[str]) -> str:
+    """Return what a variable that names no setting may have been meant for."""
+    option = f"--{name.replace('.', '-')}"
+    if option in options:
+        return f"; pass the option {option}"
+    # Names of variables that are for options, such as MINIBROKER_SEED.
+    others = {_own_variable(each): each for each in NOT_SETTINGS if each.startswith(OWN)}
+    (nearest,) = similar_names(
+        name, [*BROKER_SETTINGS, *others], count_max=1, similarity_min=SIMILARITY_MIN
+    ) or ("",)
+    return f"; did you mean {others.get(nearest, nearest)}?" if nearest else ""
+
+
+def _own_variable(variable: str) -> str:
+    return variable.removeprefix(OWN).lower().replace("_", ".")
 
 
 def setting_name(variable: str) -> str:

@@ -403,6 +403,34 @@ def test_own_variable_that_resembles_nothing_is_rejected_too() -> None:
         read_environment({"MINIBROKER_COLOUR": "red"})
 
 
+@pytest.mark.parametrize(
+    ("variable", "advice"),
+    [
+        ("MINIBROKER_DATA_DIR", "; pass the option --data-dir"),
+        ("MINIBROKER_SEDE", "; did you mean MINIBROKER_SEED?"),
+    ],
+)
+def test_variable_of_no_setting_is_rejected_with_the_option_or_variable_that_exists(
+    variable: str, advice: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_environment({variable: "9092"}, {"--data-dir"})
+    (problem,) = caught.value.problems
+    assert problem.endswith(advice)
+
+
+def test_variables_of_a_service_of_kubernetes_are_no_settings() -> None:
+    links = {
+        "MINIBROKER_PORT": "tcp://10.0.0.1:9092",
+        "MINIBROKER_PORT_9092_TCP": "tcp://10.0.0.1:9092",
+        "MINIBROKER_PORT_9092_TCP_ADDR": "10.0.0.1",
+        "MINIBROKER_SERVICE_HOST": "10.0.0.1",
+        "MINIBROKER_SERVICE_PORT": "9092",
+        "MINIBROKER_SERVICE_PORT_CONTROL": "8080",
+    }
+    assert read_environment(links) == ([], [])
+
+
 def test_kafka_variables_of_other_programs_are_ignored_with_a_warning() -> None:
     others = {
         "KAFKA_BOOTSTRAP_SERVERS": "k:9092",
