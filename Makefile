@@ -116,6 +116,7 @@ site: $(SITE_BIN)/.installed ## The documentation as a site with search, in buil
 	@cp -r docs/. .ci/site/index.md build/site-pages && touch build/site-pages/changelog.md
 	@$(SITE_BIN)/sphinx-build -q -W --keep-going -c .ci/site -d build/site-doctrees \
 	    build/site-pages $(SITE)
+	@$(PYTHON) .ci/site/check.py $(SITE)
 	@echo "$(SITE)/index.html"
 
 $(SITE_BIN)/.installed: .ci/site/requirements.lock

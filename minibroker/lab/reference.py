@@ -69,8 +69,8 @@ opens a port to the network nor leaves files behind.
 `KAFKA_`, with `_` for `.`, `__` for `_` and `___` for `-`, also in names for one listener \
 (`KAFKA_LISTENER_NAME_OUTSIDE_SASL_ENABLED_MECHANISMS`). `MINIBROKER_` takes precedence over \
 `KAFKA_`. An unknown name with `MINIBROKER_` is rejected; one with `KAFKA_` only if it resembles a \
-setting, because applications have such variables too: a warning lists the others. Variables that Kubernetes \
-sets for a service named `minibroker` are ignored. \
+setting, because applications have such variables too: a warning lists the others. \
+Variables that Kubernetes sets for a service named `minibroker` are ignored. \
 Test brokers (`MiniBroker`) do not read the environment, except for `MINIBROKER_RUNTIME_PORTABLE`.
 
 The broker rejects an unknown name and suggests the nearest valid one. Kafka settings that \
