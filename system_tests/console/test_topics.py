@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
@@ -55,6 +56,11 @@ def test_topics_are_listed_filtered_and_described(limited: Limited, open_page: O
     partition, start, end, *_ = page.texts("#topic tbody tr:first-child > *")
     assert [partition, start, end] == ["0", "0", "2"]
     assert "retention.ms=60000" in page.text("#topic")
+    assert "partition 2" not in page.text("#produce [name=partition]")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_partitions([NewPartitions("orders", 3)])["orders"].result(PATIENCE_S)
+    page.wait(lambda: "partition 2" in page.text("#produce [name=partition]"), "the new one")
+    assert page.text("#messages-filter [name=partition]").endswith("partition 2")
 
 
 def test_topics_are_filtered_by_name_and_kind(rules: Browser) -> None:
@@ -119,6 +125,11 @@ def test_messages_are_produced_searched_and_read_on(limited: Limited, open_page:
     page.find("#messages-filter [name=search]").send_keys("NUMBER 14", Keys.ENTER)
     page.wait(lambda: "11 of 150 messages match" in page.text("#messages"), "the matches")
     page.find("#messages-filter [name=search]").clear()
+    page.find("#produce [name=value]").send_keys("{1}")
+    Select(page.find("#produce [name=as]")).select_by_value("json")
+    page.find("#produce [type=submit]").click()
+    page.wait(lambda: "the value is not JSON: " in page.text("#produce-answer"), "the reason")
+    page.find("#produce [name=value]").clear()
     for name, text in (("key", "k"), ("value", "61 62"), ("headers", "kind: new")):
         page.find(f"#produce [name={name}]").send_keys(text)
     Select(page.find("#produce [name=as]")).select_by_value("hex")

@@ -77,7 +77,10 @@ const messages = new Messages({
 });
 const topics = new Topics(
   { filter: place("topics-filter"), list: place("topics"), detail: place("topic") },
-  { onChosen: (name, partitions) => messages.choose(name, partitions) },
+  {
+    onChosen: (name, partitions) => messages.choose(name, partitions),
+    onPartitions: (partitions) => messages.grow(partitions),
+  },
   () => !place("view-topics").hidden,
 );
 const views = new Views(document.querySelectorAll("[role=tab]"), onShow);

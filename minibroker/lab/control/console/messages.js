@@ -90,6 +90,15 @@ export class Messages {
     if (topic !== null) this.begin();
   }
 
+  /** Offer partitions that were added to the selected topic. */
+  grow(partitions) {
+    for (; this.partitions < partitions; this.partitions += 1) {
+      for (const form of [this.filter, this.produce]) {
+        form.elements.partition.append(new Option(`partition ${this.partitions}`, this.partitions));
+      }
+    }
+  }
+
   showValueField() {
     const { from, value } = this.filter.elements;
     const hints = { offset: "offset", since: "2026-01-31T12:00:00Z" };

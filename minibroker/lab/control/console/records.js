@@ -145,12 +145,21 @@ function wholeNumber(text) {
 export function entered({ key, value, as, headers, partition, tombstone }) {
   const record = {};
   if (key !== "") record.key = key;
+  if (!tombstone && as === "json") checkJson(value);
   if (!tombstone && as === "hex") record.value_base64 = base64Of(value);
   else if (!tombstone) record.value = value;
   const lines = headers.split("\n").filter((line) => line.trim() !== "");
   if (lines.length) record.headers = lines.map(headerOf);
   if (partition !== "") record.partition = Number(partition);
   return record;
+}
+
+function checkJson(text) {
+  try {
+    JSON.parse(text);
+  } catch (error) {
+    throw new Error(`the value is not JSON: ${error.message}`);
+  }
 }
 
 function headerOf(line) {

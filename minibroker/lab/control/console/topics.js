@@ -21,9 +21,10 @@ export function filtered(topics, { name = "", internal = false }) {
 }
 
 export class Topics {
-  constructor({ filter, list, detail }, { onChosen }, isVisible) {
+  constructor({ filter, list, detail }, { onChosen, onPartitions }, isVisible) {
     this.filter = filter;
     this.onChosen = onChosen;
+    this.onPartitions = onPartitions;
     this.topics = [];
     this.chosen = null;
     this.parts = new WeakMap();
@@ -116,6 +117,7 @@ export class Topics {
       return;
     }
     if (asked !== this.chosen) return;
+    this.onPartitions(topic.partitions.length);
     write(this.facts, `${asked}, id ${topic.topic_id}`);
     this.partitions.update(
       topic.partitions.map((each) => ({
