@@ -285,8 +285,11 @@ def read_start(
     if since is not None:
         ago_ms = parse_duration_ms(since)
         now_ms = time.time_ns() // 1_000_000
-        start_ms = read_time_ms("--since", since) if ago_ms is None else now_ms - ago_ms
-        return StartPosition(time_ms=start_ms)
+        if ago_ms is None:
+            return StartPosition(
+                time_ms=read_time_ms("--since", since, "; or a duration, e.g. 10m")
+            )
+        return StartPosition(time_ms=now_ms - ago_ms)
     if last is not None:
         return StartPosition(last=last)
     return StartPosition(EARLIEST if from_beginning else read_offset(offset))

@@ -42,8 +42,11 @@ def read_duration_ms(option: str, text: str) -> int:
     return found
 
 
-def read_time_ms(option: str, text: str) -> int:
-    """Parse a time as milliseconds since 1970: ISO 8601, or these. Raises `InvalidUsage`."""
+def read_time_ms(option: str, text: str, alternative: str = "") -> int:
+    """Parse a time as milliseconds since 1970: ISO 8601, or these. Raises `InvalidUsage`.
+
+    ``alternative`` is what else the option takes.
+    """
     if text.isdecimal() and int(text) >= EPOCH_MS_FROM:
         return int(text)
     try:
@@ -52,5 +55,6 @@ def read_time_ms(option: str, text: str) -> int:
         raise InvalidUsage(
             f"{option} {text}: must be a time, e.g. 2026-11-28T09:30:00, which is in UTC, "
             "2026-11-28T09:30:00+01:00, or milliseconds since 1970"
+            f"{alternative}"
         ) from None
     return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)

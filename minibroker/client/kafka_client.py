@@ -223,6 +223,14 @@ class KafkaClient:
                 raise
             text = f"{error}, the address that {bootstrap} advertises for broker {broker_id}"
             raise BrokerUnreachable(text, Remedy.CORRECT_ADVERTISED_ADDRESS) from None
+        except ConnectionDropped:
+            raise
+        except BrokerUnreachable as error:
+            if address == bootstrap:
+                raise
+            text = f"{error}; {bootstrap} advertises {address} for broker {broker_id}"
+            remedy = error.remedy or Remedy.CORRECT_ADVERTISED_ADDRESS
+            raise BrokerUnreachable(text, remedy) from None
 
     def _bootstrap(self, addresses: list[HostPort]) -> BrokerConnection:
         for address in addresses[:-1]:

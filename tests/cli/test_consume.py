@@ -110,7 +110,7 @@ def test_missing_topic_is_reported(command: Any, minibroker_group: str) -> None:
         (("--group", "g", "--partition", "0"), "the group decides partitions"),
         (("--from-beginning", "--offset", "1"), "choose one"),
         (("--since", "1m", "--last", "2"), "--since and --last both say where to start"),
-        (("--since", "yesterday"), "--since yesterday: must be a time"),
+        (("--since", "yesterday"), "--since yesterday: must be a time.*; or a duration, e.g. 10m"),
         (("--format", "%x"), "or a template with %s %k"),
         (("--offset", "first"), "a number, earliest or latest"),
         (("--partition", "7"), "has partitions 0 to 0"),

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
+import trio
 
 from minibroker.broker.settings import HostPort
 from minibroker.client.errors import BrokerError, BrokerUnreachable, Remedy
@@ -105,6 +107,30 @@ async def test_unreachable_advertised_address_is_attributed_to_the_broker(
         f"nothing listens on 127.0.0.1:{unused_port}, the address that {fake_broker.address} "
         "advertises for broker 7"
     )
+
+
+async def test_advertised_address_of_another_program_is_attributed_to_the_broker(
+    fake_broker: Any, nursery: trio.Nursery
+) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    serve = partial(trio.serve_tcp, answer, 0, host="127.0.0.1")
+    (listener,) = await nursery.start(serve)
+    port = listener.socket.getsockname()[1]
+    elsewhere = MetadataResponseBroker(node_id=7, host="127.0.0.1", port=port)
+    fake_broker.answers[ApiKey.METADATA] = lambda _: MetadataResponse(brokers=[elsewhere])
+
+    def ask() -> None:
+        with KafkaClient(fake_broker.address) as client:
+            client.metadata()
+            client.send(ListGroupsRequest(), ListGroupsResponse, broker_id=7)
+
+    with pytest.raises(BrokerUnreachable, match="speaks HTTP") as raised:
+        await in_thread(ask)
+    assert raised.value.remedy is Remedy.CORRECT_ADVERTISED_ADDRESS
+    expected = f"{fake_broker.address} advertises 127.0.0.1:{port} for broker 7"
+    assert str(raised.value).endswith(expected)
 
 
 async def test_unknown_topic_raises_at_once(fake_broker: Any) -> None:
