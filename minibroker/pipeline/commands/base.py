@@ -70,6 +70,10 @@ def session_options(command: Decorated) -> Decorated:
     return master(conf(command))
 
 
+json_option: Final = click.option(
+    "--json", "is_json", is_flag=True, help="Print JSON objects, one per line."
+)
+
 command_config_option: Final = click.option(
     "--command-config",
     metavar="FILE",

@@ -7,6 +7,7 @@ are committed. Kafka has no counterpart.
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ from minibroker.pipeline.commands.base import (
     PATTERN,
     check_table_exists,
     command_config_option,
+    json_option,
     readable_errors,
     running,
     session_options,
@@ -64,10 +66,19 @@ class ProgressReporter:
             err=True,
         )
 
-    def summary(self) -> list[str]:
+    def summary(self, *, is_json: bool) -> list[str]:
         from minibroker.pipeline.table import quarantine_of
 
         total = self._total
+        if is_json:
+            counts = {
+                "into": self._into,
+                "records": total.records,
+                "events": total.events,
+                "duplicates": total.duplicates,
+                "malformed": total.malformed,
+            }
+            return [json.dumps(counts)]
         lines = [f"{total.events:,} events ingested into {self._into}"]
         if total.duplicates:
             lines.append(f"{total.duplicates:,} were already in the table")
@@ -90,12 +101,14 @@ class ProgressReporter:
 @command_config_option
 @click.option("--into", required=True, metavar="PATH", help="The activity table.")
 @click.option("--follow", is_flag=True, help="Keep reading new events until stopped.")
+@json_option
 @session_options
 def ingest(
     source: str,
     command_config: str | None,
     into: str,
     follow: bool,
+    is_json: bool,
     master: str | None,
     conf: dict[str, str],
 ) -> None:
@@ -128,7 +141,7 @@ def ingest(
                     _from_directory(table, source, progress, follow)
         except KeyboardInterrupt:
             click.echo("stopped; all events reported above are in the table", err=True)
-    for line in progress.summary():
+    for line in progress.summary(is_json=is_json):
         click.echo(line)
 
 
@@ -174,8 +187,9 @@ def _from_broker(
 
 @click.command("compact", epilog=COMPACT_EXAMPLES)
 @click.option("--table", "path", required=True, metavar="PATH", help="The activity table.")
+@json_option
 @session_options
-def compact(path: str, master: str | None, conf: dict[str, str]) -> None:
+def compact(path: str, is_json: bool, master: str | None, conf: dict[str, str]) -> None:
     """Merge the files of each hour and bucket into one."""
     with readable_errors():
         check_table_exists(path, master, conf)
@@ -185,4 +199,7 @@ def compact(path: str, master: str | None, conf: dict[str, str]) -> None:
         with writing_to(spark, path) as table:
             places = table.places()
             joined = table.compact(places)
+    if is_json:
+        click.echo(json.dumps({"table": path, "merged": joined, "files": len(places)}))
+        return
     click.echo(f"{joined:,} files merged; {len(places):,} hours and buckets have one file each")

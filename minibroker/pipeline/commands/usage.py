@@ -7,6 +7,7 @@ and dropped events are always reported. Kafka has no counterpart.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from minibroker.pipeline.commands.base import (
     check_path_unused,
     check_table_exists,
     columns,
+    json_option,
     readable_errors,
     running,
     session_options,
@@ -61,9 +63,15 @@ class Interval(click.ParamType[int]):
     help="Length of an interval: 1s, 60s, 1h.",
 )
 @click.option("--into", metavar="PATH", help="The Parquet table to write.")
+@json_option
 @session_options
 def usage(
-    table: str, every: int, into: str | None, master: str | None, conf: dict[str, str]
+    table: str,
+    every: int,
+    into: str | None,
+    is_json: bool,
+    master: str | None,
+    conf: dict[str, str],
 ) -> None:
     """Aggregate usage by entity: bytes, worker time, mutations and connections."""
     with readable_errors():
@@ -77,10 +85,12 @@ def usage(
         else:
             write(found, into)
             found = spark.read.parquet(into)
-        for line in summary(found):
+        for line in missing_events(found):
+            click.echo(line, err=is_json)
+        for line in map(json.dumps, largest(found)) if is_json else summary(found):
             click.echo(line)
         found.unpersist()
-    if into is not None:
+    if into is not None and not is_json:
         click.echo(f"{into}: one row for each entity, quota and interval of {every} s")
 
 
@@ -108,8 +118,30 @@ def write(found: DataFrame, into: str) -> None:
 
 
 def summary(found: DataFrame) -> Iterator[str]:
-    """The number of dropped events, and the largest users of each quota."""
-    from minibroker.pipeline.quota_amounts import BROKER, IP, REQUEST, USER_AND_CLIENT, amount
+    """The largest users of each quota, as lines of a table."""
+    from minibroker.pipeline.quota_amounts import amount
+    from minibroker.pipeline.report import formats
+
+    yield from columns(
+        ["QUOTA", "ENTITY", "MEAN", "MAX", "THROTTLED", "FOR", "P99"],
+        [
+            [
+                row["quota"],
+                formats.visible(row["ip"] or formats.party(row["user"], row["client_id"]), 40),
+                amount(row["quota"], row["mean"]),
+                amount(row["quota"], row["most"]),
+                formats.count(row["throttled"]),
+                formats.duration(row["throttle_ms"]),
+                "-" if row["p99"] is None else formats.duration(row["p99"]),
+            ]
+            for row in largest(found)
+        ],
+    )
+
+
+def missing_events(found: DataFrame) -> Iterator[str]:
+    """The number of dropped events, if there are any."""
+    from minibroker.pipeline.quota_amounts import BROKER, REQUEST
     from minibroker.pipeline.report import formats
 
     [of_brokers] = (
@@ -122,6 +154,12 @@ def summary(found: DataFrame) -> Iterator[str]:
             f"{formats.count(of_brokers[0])} events are missing because brokers dropped them; the"
             f" least complete interval has only {formats.share(of_brokers[1])}"
         )
+
+
+def largest(found: DataFrame) -> list[dict[str, Any]]:
+    """The largest users of each quota, with means and maxima in the quota's unit."""
+    from minibroker.pipeline.quota_amounts import IP, USER_AND_CLIENT
+
     rows = (
         found.where(f"level in ('{USER_AND_CLIENT}', '{IP}')")
         .groupBy("quota", "user", "client_id", "ip")
@@ -132,23 +170,10 @@ def summary(found: DataFrame) -> Iterator[str]:
         )
         .where(f"n <= {LINES_MAX}")
         .orderBy("quota", "n")
+        .drop("n")
         .collect()
     )
-    yield from columns(
-        ["QUOTA", "ENTITY", "MEAN", "MAX", "THROTTLED", "FOR", "P99"],
-        [
-            [
-                row.quota,
-                formats.visible(row.ip or formats.party(row.user, row.client_id), 40),
-                amount(row.quota, row.mean),
-                amount(row.quota, row.most),
-                formats.count(row.throttled),
-                formats.duration(row.throttle_ms),
-                "-" if row.p99 is None else formats.duration(row.p99),
-            ]
-            for row in rows
-        ],
-    )
+    return [row.asDict() for row in rows]
 
 
 def _totals() -> list[Any]:

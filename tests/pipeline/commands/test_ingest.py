@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -88,10 +89,17 @@ def test_ingest_reports_event_counts(tmp_path: Path) -> None:
     again = CliRunner().invoke(commands.ingest, words)
     assert again.stdout == f"0 events ingested into {tmp_path}/activity\n"
     append(tmp_path / "data", list(events(50, 2, start=100)))
-    CliRunner().invoke(commands.ingest, words)
+    counted = CliRunner().invoke(commands.ingest, [*words, "--json"])
+    activity = str(tmp_path / "activity")
+    assert json.loads(counted.stdout) == {
+        "into": activity, "records": 50, "events": 50, "duplicates": 0, "malformed": 0
+    }  # fmt: skip
     joined = CliRunner().invoke(commands.compact, ["--table", str(tmp_path / "activity")])
     assert joined.stdout.endswith("hours and buckets have one file each\n")
     assert not joined.stdout.startswith("0 files")
+    again = CliRunner().invoke(commands.compact, ["--table", activity, "--json"])
+    merged = json.loads(again.stdout)
+    assert (merged["table"], merged["merged"], merged["files"] > 0) == (activity, 0, True)
 
 
 @pytest.mark.usefixtures("shared")

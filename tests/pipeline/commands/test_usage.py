@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,12 @@ def test_usage_table_is_written_and_printed(run: Any, spark: SparkSession, tmp_p
         "producer_byte_rate", "alice / etl", "1.5 kB/s", "2 kB/s", "1", "40 ms", "1.5 ms"
     ] in cells  # fmt: skip
     assert any(line[:2] == ["connection_creation_rate", "10.0.0.9"] for line in cells)
+    printed = run("--table", activity, "--every", "1m", "--json")
+    rows = [json.loads(line) for line in printed.stdout.splitlines()]
+    (etl,) = [row for row in rows if row["quota"] == "producer_byte_rate"]
+    assert (etl["user"], etl["client_id"], etl["throttle_ms"]) == ("alice", "etl", 40)
+    assert (etl["most"], etl["ip"]) == (2000, None)
+    assert "2 events are missing" in printed.stderr
     found = spark.read.parquet(str(into))
     assert found.columns == [column.name for column in COLUMNS]
     assert {row.seconds for row in found.select("seconds").collect()} == {60}
