@@ -35,9 +35,6 @@ def test_help_of_every_command_shows_examples(words: list[str]) -> None:
 WITHOUT_JSON = {
     "completion": "prints a script",
     "learn": "prints texts to read",
-    "pipeline recommend": "writes a file of quotas with reasons",
-    "pipeline whatif": "writes a table with --into; prints an excerpt",
-    "pipeline report": "writes a page",
 }
 
 

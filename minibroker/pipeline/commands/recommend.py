@@ -8,6 +8,7 @@ counterpart.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,7 @@ from minibroker.broker.settings import (
 from minibroker.pipeline.commands.base import (
     check_table_exists,
     columns,
+    json_option,
     readable_errors,
     running,
     session_options,
@@ -130,12 +132,14 @@ def _amounts(
     metavar="NAME=VALUE",
     help="A broker setting, such as quota.window.num or num.io.threads.",
 )
+@json_option
 @session_options
 def recommend(
     table: str,
     into: Path,
     who: str | None,
     pairs: tuple[str, ...],
+    is_json: bool,
     master: str | None,
     conf: dict[str, str],
     **given: Any,
@@ -176,9 +180,26 @@ def recommend(
     if not lines:
         raise click.ClickException(f"{table} contains no usage that a quota could limit")
     write(into, render(lines, [*head(found, table), *coverage_lines]))
+    if is_json:
+        for line in coverage_lines:
+            click.echo(line, err=True)
+        for quota in recommended_quotas(found):
+            click.echo(json.dumps(quota))
+        return
     for line in [*coverage_lines, *summary(found)]:
         click.echo(line)
     click.echo(f"{into}: {len(lines)} lines; apply: minibroker configs --alter --quota-file {into}")
+
+
+def recommended_quotas(found: Recommendation) -> Iterator[dict[str, Any]]:
+    """Yield each quota of the file with its entity and its reason."""
+    from minibroker.pipeline.recommend import decision
+
+    for each in found.decided:
+        value, reason = decision(each, found.together[each.quota], found.policy)
+        names = {"user": each.user, "client_id": each.client_id, "ip": each.ip}
+        about = {"default": each.is_default, "entities": each.entities}
+        yield {"quota": each.quota, **names, **about, "value": value, "reason": reason}
 
 
 def of_broker(settings: Settings) -> dict[str, Any]:

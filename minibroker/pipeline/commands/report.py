@@ -7,6 +7,7 @@ written atomically, so a failed report leaves none. Kafka has no counterpart.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ import click
 
 from minibroker.pipeline.commands.base import (
     check_table_exists,
+    json_option,
     readable_errors,
     running,
     session_options,
@@ -76,6 +78,7 @@ LINES_MAX = 5
     metavar="FILE",
     help="Quota file to compare with the usage, as `recommend` writes it.",
 )
+@json_option
 @session_options
 def report(
     table: str,
@@ -84,6 +87,7 @@ def report(
     closed_loop: bool,
     pairs: tuple[str, ...],
     recommended: Path | None,
+    is_json: bool,
     master: str | None,
     conf: dict[str, str],
 ) -> None:
@@ -123,6 +127,9 @@ def report(
 
     _say(f"drawing {len(found.starts_s)} points in time")
     write(into, page(found))
+    if is_json:
+        click.echo(json.dumps({"into": str(into), **main_figures(found)}))
+        return
     for line in summary(found):
         click.echo(line)
     click.echo(f"{into}: {into.stat().st_size / 1e6:.1f} MB; open it in a browser")
@@ -198,6 +205,22 @@ def write(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def main_figures(figures: Figures) -> dict[str, float]:
+    """The page's main figures by name."""
+    cover, total = figures.coverage, figures.total
+    return {
+        "first_us": cover.first_us,
+        "last_us": cover.last_us,
+        "events": cover.events,
+        "dropped": cover.dropped,
+        "brokers": cover.broker_count,
+        "entities": figures.entity_count,
+        "requests": total.requests,
+        "throttled": total.throttled,
+        "throttle_ms": total.throttle_ms,
+    }
 
 
 def summary(figures: Figures) -> Iterator[str]:

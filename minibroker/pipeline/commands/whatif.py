@@ -7,6 +7,7 @@ summary and the written table come from the same rows. Kafka has no counterpart.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,14 @@ import click
 from minibroker.pipeline.commands.base import (
     check_path_unused,
     check_table_exists,
+    json_option,
     readable_errors,
     running,
     session_options,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -76,6 +78,7 @@ A quota file is what `minibroker pipeline recommend` writes and `minibroker conf
     metavar="NAME=VALUE",
     help="A broker setting, such as quota.window.num or quota.producer.default.",
 )
+@json_option
 @session_options
 def whatif(
     table: str,
@@ -86,6 +89,7 @@ def whatif(
     compare_decisions: bool,
     from_start: bool,
     pairs: tuple[str, ...],
+    is_json: bool,
     master: str | None,
     conf: dict[str, str],
 ) -> None:
@@ -103,8 +107,7 @@ def whatif(
         from minibroker.pipeline.activity_table import read_activity
         from minibroker.pipeline.commands.usage import write
         from minibroker.pipeline.whatif import job
-        from minibroker.pipeline.whatif.replay_accuracy import accuracy_lines, summary
-        from minibroker.pipeline.whatif.rows import CLOSED, OPEN
+        from minibroker.pipeline.whatif.replay_accuracy import accuracy_lines
 
         _report(f"reading {table}")
         activity = read_activity(spark, table)
@@ -115,8 +118,7 @@ def whatif(
         try:
             if into is not None:
                 write(outcome, into)
-            loops = [OPEN, CLOSED] if closed_loop else [OPEN]
-            for line in summary(outcome, [proposal.name for proposal in proposals], loops):
+            for line in _totals(outcome, proposals, closed_loop, is_json=is_json):
                 click.echo(line)
         finally:
             outcome.unpersist()
@@ -127,12 +129,25 @@ def whatif(
                 decided = decided.union(job.decisions(activity, proposals, counting, closed=True))
             write(decided, decisions)
         if compare_decisions:
-            click.echo("")
+            click.echo("", err=is_json)
             for line in accuracy_lines(job.replay_accuracy(activity, proposals[0], counting)):
-                click.echo(line)
+                click.echo(line, err=is_json)
         if not from_start:
             first = f"first {counting.remembered_ms / 1000:g} s of each broker"
             _report(f"\nThe {first} only filled the counters; --from-start includes them.")
+
+
+def _totals(
+    outcome: DataFrame, proposals: Sequence[Proposal], closed_loop: bool, *, is_json: bool
+) -> Iterator[str]:
+    from minibroker.pipeline.whatif.replay_accuracy import replay_totals, summary
+    from minibroker.pipeline.whatif.rows import CLOSED, OPEN
+
+    if is_json:
+        yield from map(json.dumps, replay_totals(outcome))
+        return
+    loops = [OPEN, CLOSED] if closed_loop else [OPEN]
+    yield from summary(outcome, [proposal.name for proposal in proposals], loops)
 
 
 def replayed(

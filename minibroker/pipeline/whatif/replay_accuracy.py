@@ -377,6 +377,12 @@ def summary(outcome: DataFrame, proposals: Sequence[str], loops: Sequence[str]) 
         yield from _compared(whole, [(each, loop) for each in proposals for loop in loops])
 
 
+def replay_totals(outcome: DataFrame) -> list[dict[str, Any]]:
+    """The totals of each proposal and loop."""
+    totals = _totals(outcome.where("start_us is null")).orderBy("proposal", "loop")
+    return [row.asDict() for row in totals.collect()]
+
+
 def accuracy_lines(accuracy: ReplayAccuracy) -> Iterator[str]:
     """Describe how the replay compares with the recorded decisions, and what was left out."""
     decided = f"{formats.many(accuracy.decisions, 'decision')} compared"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,15 @@ def test_recommended_quota_file_is_applied_by_broker(run: Any, tmp_path: Path) -
         assert expected in result.stdout
     assert "at most 2 MB/s in 99 % of 70 busy seconds (maximum 2 MB/s), plus 25 % headroom" in text
     assert "QUOTA" in result.stdout
+    again = run("--table", activity, "--into", tmp_path / "again.txt", "--json")
+    (produce,) = [
+        quota
+        for quota in map(json.loads, again.stdout.splitlines())
+        if (quota["quota"], quota["user"]) == (PRODUCE, "a lice")
+    ]
+    assert (produce["value"], produce["default"]) == (2_500_000, False)
+    assert "plus 25 % headroom" in produce["reason"]
+    assert "2 more events could not be written" in again.stderr
     with MiniBroker() as broker:
 
         def ask(*words: str) -> list[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
@@ -46,8 +47,12 @@ def test_malformed_events_are_counted_in_the_quarantine(
     run: Any, activity: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
     spark.range(3).write.parquet(f"{activity}-quarantine")
-    assert run("--table", activity, "--into", tmp_path / "page.html").exit_code == 0
-    assert "dropped 7, malformed 3" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    into = tmp_path / "page.html"
+    result = run("--table", activity, "--into", into, "--json")
+    assert "dropped 7, malformed 3" in into.read_text(encoding="utf-8")
+    found = json.loads(result.stdout)
+    assert (found["into"], found["events"], found["dropped"]) == (str(into), 3, 7)
+    assert (found["requests"], found["throttled"], found["throttle_ms"]) == (2, 1, 300)
 
 
 def test_table_becomes_a_page_and_a_summary(run: Any, activity: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import duckdb
@@ -36,6 +37,11 @@ def test_whatif_prints_summary_and_writes_rows(
     assert loops == [("closed",), ("open",)]
     (found,) = duckdb.execute(f"select count(*) from '{decisions}/*.parquet'").fetchall()
     assert found == (1500 * 2,)
+    words = ["--table", table, "--quotas", str(tmp_path / "users"), "--json"]
+    printed = CliRunner().invoke(whatif, words, catch_exceptions=False)
+    total = json.loads(printed.stdout)
+    assert (total["proposal"], total["loop"]) == ("users", "open")
+    assert total["throttled"] > 0
 
 
 def test_bad_quota_file_is_reported_with_line_number(
