@@ -16,7 +16,7 @@ import click
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Argument, CommandGroup, examples
 from minibroker.cli.completion import complete_groups
-from minibroker.cli.output import emit, json_line, note, table
+from minibroker.cli.output import emit, json_line, note, printable, table
 from minibroker.cli.reset_offsets import reset_offsets
 from minibroker.cli.share_groups import show_share_group
 from minibroker.cli.streams_groups import show_streams_group, streams_group
@@ -111,7 +111,7 @@ def describe(group_id: str, servers: BootstrapServers, as_json: bool) -> None:
     if as_json:
         emit(json_line(_described(group, rows)))
         return
-    emit(f"group {group_id}: {group.group_state}, {len(group.members)} members")
+    emit(f"group {printable(group_id)}: {group.group_state}, {len(group.members)} members")
     if group.members:
         emit(table(("MEMBER", "CLIENT", "HOST", "PARTITIONS"), member_rows(group)))
     if rows:
@@ -153,8 +153,8 @@ def _show_consumer_group(
         emit(json_line(shown))
         return
     emit(
-        f"group {group.group_id}: {group.group_state}, {len(group.members)} members, consumer "
-        f"group in epoch {group.group_epoch}, target of epoch {group.assignment_epoch} by "
+        f"group {printable(group.group_id)}: {group.group_state}, {len(group.members)} members, "
+        f"consumer group in epoch {group.group_epoch}, target of epoch {group.assignment_epoch} by "
         f"{group.assignor_name}"
     )
     for step in awaited_steps(group):

@@ -134,8 +134,8 @@ def error_message(error: CliError | ClientError) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Format rows as columns; numbers are aligned to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    """Format rows as columns; numbers are aligned to the right, names are made printable."""
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     numeric = [
         bool(rows) and all(isinstance(row[column], int) for row in rows)
         for column in range(len(headings))
@@ -153,6 +153,16 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         return "  ".join(padded).rstrip()
 
     return "\n".join(line(row) for row in ([*headings], *cells))
+
+
+def printable(name: str) -> str:
+    """Escape what clients may put into names, such as line breaks and sequences of terminals."""
+    if name.isprintable():
+        return name
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in name
+    )
 
 
 def text_or_none(raw: bytes | memoryview | None) -> str | None:

@@ -6,7 +6,7 @@ the broker knows it. Kafka's ``kafka-share-groups.sh``.
 
 from __future__ import annotations
 
-from minibroker.cli.output import emit, json_line, table
+from minibroker.cli.output import emit, json_line, printable, table
 from minibroker.client.errors import check
 from minibroker.client.kafka_client import KafkaClient
 from minibroker_protocol.messages.describe_share_group_offsets import (
@@ -78,8 +78,8 @@ def _show(group: DescribedGroup, rows: list[Row], *, as_json: bool) -> None:
         emit(json_line(shown))
         return
     emit(
-        f"group {group.group_id}: {group.group_state}, {len(members)} members, share group in "
-        f"epoch {group.group_epoch}"
+        f"group {printable(group.group_id)}: {group.group_state}, {len(members)} members, share "
+        f"group in epoch {group.group_epoch}"
     )
     if members:
         cells = [(*row[:4], ",".join(row[4]) or "none") for row in members]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from minibroker.cli.output import emit, json_line, table
+from minibroker.cli.output import emit, json_line, printable, table
 from minibroker.client.errors import check
 from minibroker.client.kafka_client import KafkaClient
 from minibroker_protocol.messages.streams_group_describe import (
@@ -59,8 +59,8 @@ def show_streams_group(
         emit(json_line(shown))
         return
     emit(
-        f"group {group.group_id}: {group.group_state}, {len(group.members)} members, streams group "
-        f"in epoch {group.group_epoch}, target of epoch {group.assignment_epoch} by "
+        f"group {printable(group.group_id)}: {group.group_state}, {len(group.members)} members, "
+        f"streams group in epoch {group.group_epoch}, target of epoch {group.assignment_epoch} by "
         f"{group.assignor_name}"
     )
     if members:

@@ -88,6 +88,15 @@ def test_mixed_columns_are_aligned_to_the_left() -> None:
     assert table(("LAG",), [(3,), ("-",)]) == "LAG\n3\n-"
 
 
+def test_name_in_a_table_has_no_line_breaks_and_escape_sequences() -> None:
+    rows = [("a\nb\x1b[2J", 1), ("ü €", 2)]
+    assert table(("GROUP", "LAG"), rows).splitlines() == [
+        "GROUP        LAG",
+        "a\\nb\\x1b[2J    1",
+        "ü €            2",
+    ]
+
+
 def test_table_without_rows_has_headings() -> None:
     assert table(("A", "B"), []) == "A  B"
 
