@@ -11,8 +11,10 @@ from confluent_kafka import Producer
 from system_tests.connections.conftest import Limited
 from system_tests.console.conftest import OpenPage
 from system_tests.console.page import Page
+from system_tests.console.test_page import PHONE
 from system_tests.console.test_rules import call
 from system_tests.harness.browser import Browser
+from system_tests.harness.control import ask
 from system_tests.harness.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.minibroker
@@ -52,6 +54,24 @@ def test_rules_are_added_counted_released_and_removed(
     page.wait(lambda: [row[3] for row in rows(page)] == ["0"], "the rule to hold nothing")
     page.find("[aria-label='Remove rule held']").click()
     page.wait(lambda: page.count(ROW) == 0, "the rule to be removed")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_phone_shows_a_rule_over_the_whole_width(
+    dark: bool, limited: Limited, open_page: OpenPage
+) -> None:
+    broker = limited()
+    rule = {"action": "error", "error": "NOT_ENOUGH_REPLICAS", "topic": "a-long-name" * 9}
+    ask(broker, "POST", "/v1/faults", rule)
+    page = open_page(broker, PHONE, dark=dark)
+    page.find("#tab-faults").click()
+    page.wait(lambda: page.count(ROW) == 1, "the rule")
+    script = """const width = (name) => document.querySelector(name).getBoundingClientRect().width;
+        const { scrollWidth, clientWidth } = document.documentElement;
+        return [scrollWidth, clientWidth, width(args[0]), width("#faults")]"""
+    width, visible, of_rule, of_panel = page.browser.run(script, f"{ROW} th")
+    assert width == visible <= PHONE[0]
+    assert of_rule > 0.8 * of_panel
 
 
 def test_rejected_rule_stays_in_the_form_with_the_reason(

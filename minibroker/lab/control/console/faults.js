@@ -54,7 +54,12 @@ export class Faults {
     set(rule, { scope: "row" });
     const release = this.button("Release", id, () => ask(`${urlOf(id)}/release`, { method: "POST" }));
     const remove = this.button("Remove", id, () => ask(urlOf(id), { method: "DELETE" }));
-    return element("tr", "", rule, element("td"), element("td"), element("td"), element("td", "", release, remove));
+    const numbers = COLUMNS.slice(1, 4).map((name) => {
+      const cell = element("td");
+      set(cell, { "data-label": name });
+      return cell;
+    });
+    return element("tr", "", rule, ...numbers, element("td", "", release, remove));
   }
 
   button(text, id, onClick) {
