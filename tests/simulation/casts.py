@@ -7,7 +7,7 @@ phases. Invariant: a cast's workers end by themselves, and its others as soon as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Final
@@ -26,6 +26,7 @@ from tests.simulation.fair_errors import (
     DATA_ERRORS,
     GROUP_ERRORS,
     SHARE_GROUP_ERRORS,
+    STREAMS_GROUP_ERRORS,
     TRANSACTION_ERRORS,
 )
 from tests.simulation.history import Log, Partition, judge
@@ -37,7 +38,8 @@ from tests.simulation.share_members import (
     ShareGroupWatcher,
     read_from_start,
 )
-from tests.simulation.surroundings import World
+from tests.simulation.streams_members import StreamsGroupMember, StreamsGroupWatcher
+from tests.simulation.surroundings import MIXED_GROUP, World
 from tests.simulation.transaction_verdict import judge_transactions
 from tests.simulation.transactional import STATES, TOPICS, CopyJob, Reader, SourceProducer
 
@@ -141,11 +143,13 @@ class GroupCast(Cast):
                 OffsetObserver(world, "observer"),
                 Admin(world, "admin"),
             ]
+        more, apis, watchers = self._further_groups(plan, producers)
         shares = self._share_members(plan.members) if has_share_group else []
         if has_share_group:
             self.workers = [*self.workers, ShareGroupWatcher(world, "share-watcher", producers)]
-        self.others += shares
-        apis = CONSUMER_GROUP_ERRORS if is_consumer_group else GROUP_ERRORS
+        self.workers = [*self.workers, *watchers]
+        self.others += [*more, *shares]
+        apis = {**apis, **(CONSUMER_GROUP_ERRORS if is_consumer_group else GROUP_ERRORS)}
         self.targets = RuleTargets(
             apis=(*apis, *(SHARE_GROUP_ERRORS if has_share_group else ()), *DATA_ERRORS),
             points=(
@@ -153,8 +157,36 @@ class GroupCast(Cast):
                 *(("share.acquired", "share.acknowledged") if has_share_group else ()),
             ),
             topics=tuple(world.topics),
-            clients=tuple(each.name for each in (*producers, *members, *shares)),
+            clients=tuple(each.name for each in (*producers, *members, *more, *shares)),
         )
+
+    def _further_groups(
+        self, plan: RunPlan, producers: Sequence[Producer]
+    ) -> tuple[list[GroupClient], Mapping[str, tuple[str, ...]], list[GroupWatcher]]:
+        """Members of a streams group and of a mixed group, their APIs, and their watchers."""
+        members: list[GroupClient] = []
+        apis: Mapping[str, tuple[str, ...]] = {}
+        watchers: list[GroupWatcher] = []
+        count = plan.members or Random(f"{self._world.seed} further groups").randint(2, 4)
+        if plan.has_streams_group:
+            members += [
+                StreamsGroupMember(self._world, f"thread-{number}", f"process-{number // 2}")
+                for number in range(count)
+            ]
+            apis = {**apis, **STREAMS_GROUP_ERRORS}
+            watchers.append(StreamsGroupWatcher(self._world, "streams-watcher", producers, count))
+        if plan.has_mixed_group:
+            members += [
+                (ConsumerGroupMember if number % 2 else Member)(
+                    self._world, f"mixed-{number}", MIXED_GROUP
+                )
+                for number in range(count)
+            ]
+            apis = {**apis, **GROUP_ERRORS, **CONSUMER_GROUP_ERRORS}
+            watchers.append(
+                ConsumerGroupWatcher(self._world, "mixed-watcher", producers, count, MIXED_GROUP)
+            )
+        return members, apis, watchers
 
     def _share_members(self, count: int) -> list[ShareGroupMember]:
         random = Random(f"{self._world.seed} share group")

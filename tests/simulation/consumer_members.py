@@ -32,19 +32,26 @@ SESSION_S: Final = 1.0
 """The session timeout of consumer groups in the simulation's settings."""
 REBALANCE_MS: Final = 2000
 FULL_BEATS: Final = 20
-"""Heartbeats that state everything after an answer was lost.
+"""Heartbeats that state everything after an answer was lost, or replaced by an error.
 
 The request may be handled after the next one, and its answer, which has the assignment then, is
 lost, too. Kafka does not repeat an assignment to a member that states nothing.
 """
-FENCES: Final = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
+FENCES: Final = {
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+}
+"""Errors after which a member joins again; a group without members of KIP-848 becomes a classic
+one, which is not found.
+"""
 
 
 class ConsumerGroupMember(GroupClient):
     """One member, in all of its memberships."""
 
-    def __init__(self, world: World, name: str) -> None:
-        super().__init__(world, name)
+    def __init__(self, world: World, name: str, group: str = GROUP) -> None:
+        super().__init__(world, name, group)
         self.member_id = ""
         self.epoch = 0
         self.positions: dict[Partition, int] = {}
@@ -65,23 +72,28 @@ class ConsumerGroupMember(GroupClient):
 
     async def _live(self) -> None:
         """One membership."""
-        self._memberships += 1
-        self.member_id = f"{self.name}-{self._memberships}"
-        self._give_up()
+        self.become_another()
         rounds = self.random.randint(3, 30)
         while (rounds > 0 or self.world.faults_ended) and not self.world.may_end:
             rounds -= 1
-            await self._beat()
+            await self.beat()
             await self._find_positions()
             if not await self._consume():
                 return
             await self.pause()
 
-    def _give_up(self) -> None:
+    def become_another(self) -> None:
+        """Own nothing, and join with the next heartbeat as a new member."""
+        self._memberships += 1
+        self.member_id = f"{self.name}-{self._memberships}"
+        self.give_up()
+
+    def give_up(self) -> None:
         """Own nothing, and join with the next heartbeat."""
         self.epoch, self.owned, self.positions, self._full_beats = 0, set(), {}, 1
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
+        """Send a heartbeat, and follow the assignment of its answer."""
         fields: dict[str, Any] = {}
         if self._full_beats > 0:
             names = list(self.world.topics)
@@ -95,7 +107,7 @@ class ConsumerGroupMember(GroupClient):
         ]
         response = await self.ask(
             ConsumerGroupHeartbeatRequest(
-                group_id=GROUP,
+                group_id=self.group,
                 member_id=self.member_id,
                 member_epoch=self.epoch,
                 topic_partitions=reported,
@@ -103,29 +115,34 @@ class ConsumerGroupMember(GroupClient):
             ),
             (0, 1),
         )
-        if response is None:
+        if self.refused(response, 0 if response is None else response.error_code):
             self._full_beats = FULL_BEATS
-        elif not self.refused(response, response.error_code):
+        else:
             self._full_beats -= 1
             self.epoch = response.member_epoch
             if response.assignment is not None:
                 self._follow(response.assignment)
-            owned = sorted(self.owned)
-            self.world.history.assigned(GROUP, self.epoch, self.member_id, owned)
+            self.note_assigned(self.epoch, self.member_id, sorted(self.owned))
 
     def refused(self, response: Any, code: int) -> bool:
         """The same; gives up everything if the member is fenced."""
         if response is not None and code in FENCES:
-            self._give_up()
+            self.give_up()
         return super().refused(response, code)
 
     def _follow(self, assignment: Any) -> None:
         names = {topic_id: topic for topic, topic_id in self.ids.items()}
-        self.owned = {
-            (names[topic.topic_id], at)
-            for topic in assignment.topic_partitions
-            for at in topic.partitions
-        }
+        self.keep_only(
+            {
+                (names[topic.topic_id], at)
+                for topic in assignment.topic_partitions
+                for at in topic.partitions
+            }
+        )
+
+    def keep_only(self, owned: set[Partition]) -> None:
+        """Read only these partitions."""
+        self.owned = owned
         kept = {each: at for each, at in self.positions.items() if each in self.owned}
         self.positions = kept
 
@@ -138,7 +155,7 @@ class ConsumerGroupMember(GroupClient):
         self.positions |= found
         self._readers += 1
         self._reader = f"{self.name} {self._readers}"
-        self.world.history.joined(GROUP, self._reader)
+        self.world.history.joined(self.group, self._reader)
 
     async def _consume(self) -> bool:
         """Read and commit; False if it is unknown whether the commit counts."""
@@ -161,7 +178,7 @@ class ConsumerGroupMember(GroupClient):
                 OffsetCommitRequestPartition(partition_index=index, committed_offset=at)
             )
         request = OffsetCommitRequest(
-            group_id=GROUP,
+            group_id=self.group,
             generation_id_or_member_epoch=self.epoch,
             member_id=self.member_id,
             topics=[
@@ -177,27 +194,31 @@ class ConsumerGroupMember(GroupClient):
                 partition = (topic.name, result.partition_index)
                 if self.refused(response, result.error_code):
                     return True
-                self.world.history.committed(GROUP, partition, positions[partition])
+                self.world.history.committed(self.group, partition, positions[partition])
         return True
 
     async def _part(self) -> None:
         """Leave as it should, or fall silent until the session is over, or just join again."""
         how = self.random.choice(("leave", "vanish", "rejoin"))
         if how == "leave":
-            request = ConsumerGroupHeartbeatRequest(
-                group_id=GROUP, member_id=self.member_id, member_epoch=-1
-            )
-            await self.ask(request, (0, 1))
+            await self.leave()
         elif how == "vanish":
             self.disconnect()
             await trio.sleep(self.random.choice((SESSION_S / 2, SESSION_S + 1)))
+
+    async def leave(self) -> None:
+        """Leave the group."""
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group, member_id=self.member_id, member_epoch=-1
+        )
+        await self.ask(request, (0, 1))
 
 
 class ConsumerGroupWatcher(GroupWatcher):
     """Looks at a consumer group until it is stable and has read to the end."""
 
     async def _members_if_stable(self) -> int:
-        response = await self.ask(ConsumerGroupDescribeRequest(group_ids=[GROUP]), (0, 1))
+        response = await self.ask(ConsumerGroupDescribeRequest(group_ids=[self.group]), (0, 1))
         if response is None:
             return 0
         [group] = response.groups

@@ -43,11 +43,17 @@ SHARE_GROUP_ERRORS: Final = {
     "ShareFetch": (*_LEADER, *_SHARE_SESSION),
     "ShareAcknowledge": (*_LEADER, *_SHARE_SESSION, "INVALID_RECORD_STATE"),
 }
+STREAMS_GROUP_ERRORS: Final = {
+    "StreamsGroupHeartbeat": CONSUMER_GROUP_ERRORS["ConsumerGroupHeartbeat"],
+    "OffsetCommit": GROUP_ERRORS["OffsetCommit"],
+}
 DATA_ERRORS: Final = {
     "Produce": (*_LEADER, "NOT_ENOUGH_REPLICAS", "INVALID_PRODUCER_EPOCH"),
     "Fetch": (*_LEADER, "KAFKA_STORAGE_ERROR"),
     "OffsetFetch": (*_COORDINATOR, "UNSTABLE_OFFSET_COMMIT"),
 }
-GROUPS_ERRORS: Final = GROUP_ERRORS | CONSUMER_GROUP_ERRORS | SHARE_GROUP_ERRORS
+GROUPS_ERRORS: Final = (
+    GROUP_ERRORS | CONSUMER_GROUP_ERRORS | SHARE_GROUP_ERRORS | STREAMS_GROUP_ERRORS
+)
 ERRORS: Final = TRANSACTION_ERRORS | GROUPS_ERRORS | DATA_ERRORS
 """Errors of each API that a client may get at any time."""

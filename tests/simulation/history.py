@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 Partition = tuple[str, int]
 Log = Mapping[Partition, Mapping[int, str]]
 """Values by offset, as they are read when all is over."""
+
+
+FIRST_GENERATIONS: Final = 5
 
 
 class Anomaly(NamedTuple):
@@ -36,6 +39,8 @@ class History:
         self._committed: dict[tuple[str, Partition], int] = {}
         self._consumers: dict[str, list[str]] = {}
         self._assigned: dict[tuple[str, int, Partition], str] = {}
+        self._generations: dict[str, int] = {}
+        """The last generation that was reported of each group."""
 
     def wrong(self, kind: str, text: str) -> None:
         """A violation of the guarantees."""
@@ -76,6 +81,21 @@ class History:
                     "shared",
                     f"{partition} belongs to {other} and {member} in generation {generation}",
                 )
+
+    def assigned_in_mixed_group(
+        self, group: str, generation: int, member: str, partitions: Sequence[Partition]
+    ) -> None:
+        """The same in a group of both protocols, whose generations may start again.
+
+        An empty group of one type is replaced by a new one of the other type. Its first
+        generations prove nothing, as the group before may have had no more than these.
+        """
+        if generation < self._generations.get(group, 0):
+            for key in [each for each in self._assigned if each[0] == group]:
+                del self._assigned[key]
+        self._generations[group] = generation
+        if generation > FIRST_GENERATIONS:
+            self.assigned(group, generation, member, partitions)
 
     def joined(self, group: str, consumer: str) -> None:
         """A consumer reads for a group."""

@@ -1,8 +1,10 @@
 """Channels between roles with delayed messages, so that roles get out of step.
 
-Owns the delays, which come from a seed; order is kept. Markers of transactions may be delayed for
-longer, so that faults happen between the decision and the markers. Invariant: a delayed message
-arrives unchanged, or never if an end is closed meanwhile, as on a real channel.
+Owns the delays, which come from a seed; order is kept. A delay counts from the time at which the
+message was sent, so that a channel carries any number of messages in a second. Markers of
+transactions may be delayed for longer, so that faults happen between the decision and the markers.
+Invariant: a delayed message arrives unchanged, or never if an end is closed meanwhile, as on a real
+channel.
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ class LaggingChannel(Channel):
         self._share = random.choice(SHARES)
 
     async def send(self, message: object) -> None:
-        await self._inner.send(message)
+        await self._inner.send((trio.current_time(), message))
 
     async def receive(self) -> Any:
-        message = await self._inner.receive()
+        sent, message = await self._inner.receive()
         if _has_markers(message) and self._random.random() < MARKER_SHARE:
             await trio.sleep(self._random.uniform(0, MARKER_LAG_S))
             if self._is_sender_gone():  # Its next incarnation may have sent them again.
                 raise ChannelClosed("the other side is gone")
         elif self._random.random() < self._share:
-            await trio.sleep(self._random.uniform(0, LAG_S))
+            await trio.sleep_until(sent + self._random.uniform(0, LAG_S))
         return message
 
     def _is_sender_gone(self) -> bool:
@@ -58,7 +60,8 @@ class LaggingChannel(Channel):
         return not inner._incoming.statistics().open_send_channels
 
     def receive_nowait(self) -> Any:
-        return self._inner.receive_nowait()
+        _, message = self._inner.receive_nowait()
+        return message
 
     def close(self) -> None:
         self._inner.close()

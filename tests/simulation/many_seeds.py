@@ -12,8 +12,10 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from time import perf_counter
 
+from tests.simulation.run_plan import crowd_plan
 from tests.simulation.runs import Outcome, simulate
 from tests.simulation.sometimes import SEEDS_MIN, never_taken, table
 
@@ -50,12 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("count", type=int, help="the number of seeds")
     parser.add_argument("-v", "--verbose", action="store_true", help="print transcripts")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument(
+        "-m", "--members", type=int, help="have groups of all types with this many members each"
+    )
     chosen = parser.parse_args(arguments)
     seeds = range(chosen.first, chosen.first + chosen.count)
+    plan = crowd_plan(chosen.members) if chosen.members else None
     summary = Summary()
     started = perf_counter()
     with ProcessPoolExecutor(min(chosen.jobs, chosen.count)) as pool:
-        for outcome in pool.map(simulate, seeds):
+        for outcome in pool.map(partial(simulate, plan=plan), seeds):
             lines = list(outcome.transcript) if chosen.verbose else []
             lines += summary.add(outcome)
             if chosen.count == 1:
@@ -63,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.writelines(f"{line}\n" for line in lines)
             sys.stdout.flush()
     seconds = perf_counter() - started
-    missing = never_taken(summary.counts) if chosen.count >= SEEDS_MIN else []
+    is_enough = chosen.count >= SEEDS_MIN and plan is None
+    missing = never_taken(summary.counts) if is_enough else []
     sys.stdout.write(f"{table(summary.counts)}\n")
     sys.stdout.writelines(f"never in {chosen.count} seeds: {path}\n" for path in missing)
     sys.stdout.write(

@@ -13,7 +13,10 @@ from typing import Any, Final
 
 import trio
 
+from minibroker.broker.groups.membership import assigned_partitions, encode_assignment
+from minibroker_protocol.compiler import encode
 from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from minibroker_protocol.messages.describe_groups import DescribeGroupsRequest
 from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest
@@ -34,7 +37,7 @@ from minibroker_protocol.messages.sync_group import SyncGroupRequest, SyncGroupR
 from tests.simulation.actors import Consumer, Producer, fetch_request
 from tests.simulation.history import Partition
 from tests.simulation.rare_paths import KILLED_AT_COMMIT, KILLED_AT_SYNC, LATE_COMMIT
-from tests.simulation.surroundings import GROUP, World
+from tests.simulation.surroundings import GROUP, MIXED_GROUP, World
 
 SESSIONS_MS: Final = (500, 1500)
 """Session timeouts, of which each member has one."""
@@ -58,12 +61,25 @@ EXPECTED: Final = {
 class GroupClient(Consumer):
     """A client of the group, which knows its coordinator and its committed offsets."""
 
+    def __init__(self, world: World, name: str, group: str = GROUP) -> None:
+        super().__init__(world, name)
+        self.group = group
+
+    def note_assigned(
+        self, generation: int, member_id: str, partitions: Sequence[Partition]
+    ) -> None:
+        """Report what a generation has assigned."""
+        history = self.world.history
+        is_mixed = self.group == MIXED_GROUP
+        report = history.assigned_in_mixed_group if is_mixed else history.assigned
+        report(self.group, generation, member_id, partitions)
+
     async def find_coordinator(self) -> None:
         """Wait until the group has a coordinator."""
         await self.until(self._find)
 
     async def _find(self) -> bool | None:
-        request = FindCoordinatorRequest(key=GROUP, coordinator_keys=[GROUP])
+        request = FindCoordinatorRequest(key=self.group, coordinator_keys=[self.group])
         response = await self.ask(request, (0, 6))
         if response is None:
             return None
@@ -77,26 +93,27 @@ class GroupClient(Consumer):
         error = ErrorCode(code)
         if error is ErrorCode.NONE:
             return False
-        if not error.retriable and error not in EXPECTED:
+        is_other_type = error is ErrorCode.GROUP_ID_NOT_FOUND and self.group == MIXED_GROUP
+        if not (error.retriable or error in EXPECTED or is_other_type):
             self.world.history.wrong("refused", f"{error.name} for {self.name}")
         return True
 
     async def committed(self, wanted: list[Partition]) -> dict[Partition, int] | None:
         """Fetch the offsets from which to read these partitions; None if it fails."""
         history = self.world.history
-        known = {partition: history.known_commit(GROUP, partition) for partition in wanted}
+        known = {partition: history.known_commit(self.group, partition) for partition in wanted}
         topics: dict[str, list[int]] = {}
         for topic, index in wanted:
             topics.setdefault(topic, []).append(index)
         request = OffsetFetchRequest(
-            group_id=GROUP,
+            group_id=self.group,
             topics=[
                 OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)
                 for topic, indexes in topics.items()
             ],
             groups=[
                 OffsetFetchRequestGroup(
-                    group_id=GROUP,
+                    group_id=self.group,
                     topics=[
                         OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)
                         for topic, indexes in topics.items()
@@ -115,7 +132,7 @@ class GroupClient(Consumer):
                     return None
                 partition = (topic.name, found.partition_index)
                 offset = found.committed_offset
-                history.shown_commit(GROUP, partition, known[partition], offset)
+                history.shown_commit(self.group, partition, known[partition], offset)
                 positions[partition] = max(offset, 0)
         return positions if len(positions) == len(wanted) else None
 
@@ -123,8 +140,8 @@ class GroupClient(Consumer):
 class Member(GroupClient):
     """One member of the group, in all of its memberships."""
 
-    def __init__(self, world: World, name: str) -> None:
-        super().__init__(world, name)
+    def __init__(self, world: World, name: str, group: str = GROUP) -> None:
+        super().__init__(world, name, group)
         self.member_id = ""
         self.generation = -1
         self.session_ms = self.random.choice(SESSIONS_MS)
@@ -153,12 +170,12 @@ class Member(GroupClient):
 
     async def _join(self) -> list[Partition] | None:
         request = JoinGroupRequest(
-            group_id=GROUP,
+            group_id=self.group,
             session_timeout_ms=self.session_ms,
             rebalance_timeout_ms=REBALANCE_MS,
             member_id=self.member_id,
             protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=self._subscription())],
         )
         joined = await self.ask(request, (1, 9))
         if joined is not None and joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
@@ -174,7 +191,7 @@ class Member(GroupClient):
             self.world.reach_moment(KILLED_AT_SYNC)
         synced = await self.ask(
             SyncGroupRequest(
-                group_id=GROUP,
+                group_id=self.group,
                 generation_id=self.generation,
                 member_id=self.member_id,
                 protocol_type="consumer",
@@ -186,12 +203,11 @@ class Member(GroupClient):
         if self.refused(synced, 0 if synced is None else synced.error_code):
             return None
         mine = [
-            (topic, int(index))
-            for topic, _, index in (
-                each.partition(":") for each in bytes(synced.assignment).decode().split()
-            )
+            (topic, index)
+            for topic, indexes in assigned_partitions(bytes(synced.assignment))
+            for index in indexes
         ]
-        self.world.history.assigned(GROUP, self.generation, self.member_id, mine)
+        self.note_assigned(self.generation, self.member_id, mine)
         return mine
 
     def _share(self, joined: Any) -> list[SyncGroupRequestAssignment]:
@@ -199,13 +215,19 @@ class Member(GroupClient):
         return [
             SyncGroupRequestAssignment(
                 member_id=member,
-                assignment=" ".join(
-                    f"{topic}:{index}"
-                    for topic, index in self.world.partitions[number :: len(members)]
-                ).encode(),
+                assignment=encode_assignment(
+                    {
+                        topic: [index for name, index in mine if name == topic]
+                        for topic in dict.fromkeys(name for name, _ in mine)
+                    }
+                ),
             )
             for number, member in enumerate(members)
+            for mine in (self.world.partitions[number :: len(members)],)
         ]
+
+    def _subscription(self) -> bytes:
+        return b"\0\0" + encode(ConsumerProtocolSubscription(topics=list(self.world.topics)), 0)
 
     async def _work(self, mine: list[Partition]) -> None:
         """Consumes and commits until the membership is over, or the member has had enough."""
@@ -215,7 +237,7 @@ class Member(GroupClient):
         committed = dict(positions)
         self._assignments += 1
         consumer = f"{self.name} {self._assignments}"
-        self.world.history.joined(GROUP, consumer)
+        self.world.history.joined(self.group, consumer)
         rounds = self.random.randint(3, 30)
         while rounds > 0 or self.world.faults_ended:
             rounds -= 1
@@ -233,7 +255,7 @@ class Member(GroupClient):
 
     async def _beat(self) -> bool:
         request = HeartbeatRequest(
-            group_id=GROUP, generation_id=self.generation, member_id=self.member_id
+            group_id=self.group, generation_id=self.generation, member_id=self.member_id
         )
         response = await self.ask(request, (0, 4))
         return not self.refused(response, 0 if response is None else response.error_code)
@@ -245,7 +267,7 @@ class Member(GroupClient):
                 OffsetCommitRequestPartition(partition_index=index, committed_offset=at)
             )
         return OffsetCommitRequest(
-            group_id=GROUP,
+            group_id=self.group,
             generation_id_or_member_epoch=generation,
             member_id=self.member_id,
             topics=[
@@ -268,7 +290,7 @@ class Member(GroupClient):
                 partition = (topic.name, result.partition_index)
                 if self.refused(response, result.error_code):
                     return False
-                self.world.history.committed(GROUP, partition, positions[partition])
+                self.world.history.committed(self.group, partition, positions[partition])
         self._last_commit = self.generation, dict(positions)
         return True
 
@@ -284,7 +306,7 @@ class Member(GroupClient):
         if how == "leave" and self.member_id:
             identity = MemberIdentity(member_id=self.member_id)
             request = LeaveGroupRequest(
-                group_id=GROUP, member_id=self.member_id, members=[identity]
+                group_id=self.group, member_id=self.member_id, members=[identity]
             )
             await self.ask(request, (0, 5))
             self.member_id = ""
@@ -297,16 +319,23 @@ class GroupWatcher(GroupClient):
     """Looks at a group from outside until it is stable and has read to the end."""
 
     def __init__(
-        self, world: World, name: str, producers: Sequence[Producer], members: int
+        self,
+        world: World,
+        name: str,
+        producers: Sequence[Producer],
+        members: int,
+        group: str = GROUP,
     ) -> None:
-        super().__init__(world, name)
+        super().__init__(world, name, group)
+        self.partitions = world.partitions
+        """What the group reads."""
         self._producers = producers
         self._members = members
 
     async def run(self) -> None:
         await self.find_coordinator()
         while not (self.world.faults_ended and await self._is_complete()):
-            await self.committed(self.world.partitions)
+            await self.committed(self.partitions)
             await self.pause(LOOKS_TICKS_MAX)
 
     async def _is_complete(self) -> bool:
@@ -315,12 +344,12 @@ class GroupWatcher(GroupClient):
             return False
         if await self._members_if_stable() != self._members:
             return False
-        positions = await self.committed(self.world.partitions)
+        positions = await self.committed(self.partitions)
         known_end = self.world.history.known_end
-        return positions == {each: known_end(each) for each in self.world.partitions}
+        return positions == {each: known_end(each) for each in self.partitions}
 
     async def _members_if_stable(self) -> int:
-        response = await self.ask(DescribeGroupsRequest(groups=[GROUP]), (0, 5))
+        response = await self.ask(DescribeGroupsRequest(groups=[self.group]), (0, 5))
         if response is None:
             return 0
         [group] = response.groups

@@ -40,6 +40,10 @@ CONSUMER_GROUPS_SHARE: Final = 0.4
 
 SHARE_GROUPS_SHARE: Final = 0.3
 """Share of runs with another group that have a share group, too."""
+STREAMS_GROUPS_SHARE: Final = 0.3
+"""Share of runs with another group, but no share group, that have a streams group, too."""
+MIXED_GROUPS_SHARE: Final = 0.2
+"""Share of runs with another group, but no streams group, that have a mixed group, too."""
 
 
 class RunPlan(NamedTuple):
@@ -54,8 +58,28 @@ class RunPlan(NamedTuple):
     """Whether there is a consumer group (KIP-848), in a run without a classic one."""
     has_share_group: bool
     """Whether there is a share group (KIP-932) in addition to the other group."""
+    has_streams_group: bool = False
+    """Whether there is a streams group (KIP-1071) in addition to the other group."""
+    has_mixed_group: bool = False
+    """Whether there is another group, with classic members and members of KIP-848 together."""
     members: int = 0
     """Members of each group; 0 for a few."""
+
+
+def crowd_plan(members: int) -> RunPlan:
+    """A short run with all faults, and groups of all types with this many members each."""
+    return RunPlan(
+        length=min(LENGTHS),
+        has_transactions=False,
+        has_group=False,
+        has_rules=True,
+        has_kills=True,
+        has_consumer_group=True,
+        has_share_group=True,
+        has_streams_group=True,
+        has_mixed_group=True,
+        members=members,
+    )
 
 
 def draw_plan(seed: int) -> RunPlan:
@@ -68,4 +92,15 @@ def draw_plan(seed: int) -> RunPlan:
     has_consumer_group = not has_group and random.random() < CONSUMER_GROUPS_SHARE
     is_shared = random.random() < SHARE_GROUPS_SHARE
     has_share_group = is_shared and (has_group or has_consumer_group)
-    return RunPlan(length, *casts, *faults, has_consumer_group, has_share_group)
+    has_streams_group = random.random() < STREAMS_GROUPS_SHARE and not has_share_group
+    has_mixed_group = random.random() < MIXED_GROUPS_SHARE and not has_streams_group
+    has_other = has_group or has_consumer_group
+    return RunPlan(
+        length,
+        *casts,
+        *faults,
+        has_consumer_group,
+        has_share_group,
+        has_streams_group and has_other,
+        has_mixed_group and has_other,
+    )

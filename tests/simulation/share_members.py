@@ -137,6 +137,7 @@ class ShareGroupMember(Actor):
             self._states_all = True
             self._end_session()
         elif self._failed("ShareGroupHeartbeat", response.error_code):
+            self._states_all = True
             if response.error_code in FENCES:
                 self._give_up()
         else:

@@ -28,6 +28,8 @@ TWO_OF_EACH: Final = ("num.network.threads=2", "num.io.threads=2")
 TOPICS: Final = {"a": 3, "b": 2}
 GROUP: Final = "g"
 """The consumer group that reads ``TOPICS``."""
+MIXED_GROUP: Final = "mixed"
+"""Another one, with members of both protocols."""
 
 
 class World:

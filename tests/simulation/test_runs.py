@@ -17,7 +17,7 @@ import pytest
 
 from tests.simulation import runs
 from tests.simulation.many_seeds import Summary, run_seeds
-from tests.simulation.run_plan import LENGTHS, RunPlan
+from tests.simulation.run_plan import crowd_plan
 from tests.simulation.runs import simulate
 from tests.simulation.sometimes import PATHS, SEEDS_MIN, never_taken, table
 
@@ -64,19 +64,14 @@ def test_clients_lose_nothing_under_random_faults(parts: Parts, seed: int, part:
         parts.play(range(first, first + PART_SEEDS))
 
 
-def test_a_hundred_members_of_two_types_lose_nothing_under_random_faults(seed: int) -> None:
-    plan = RunPlan(
-        length=min(LENGTHS),
-        has_transactions=False,
-        has_group=False,
-        has_rules=True,
-        has_kills=True,
-        has_consumer_group=True,
-        has_share_group=True,
-        members=50,
-    )
-    outcome = simulate(seed, plan)
+def test_hundreds_of_members_of_all_types_lose_nothing_under_random_faults(seed: int) -> None:
+    outcome = simulate(seed, crowd_plan(members=75))
     assert not outcome.wrong, (seed, outcome.wrong)
+
+
+def test_members_of_all_types_repeat_a_run_in_another_process(seed: int) -> None:
+    digest = simulate(seed, crowd_plan(members=4)).digest
+    assert f"seed {seed}: hash {digest}" in output_of_another_process(seed, "-m", "4")
 
 
 def summary_of(*paths: str) -> Callable[[object], tuple[Summary, list[str]]]:
@@ -108,17 +103,22 @@ def test_part_with_a_failed_seed_fails_and_names_it(monkeypatch: pytest.MonkeyPa
     assert parts.played == 1
 
 
-def test_seed_repeats_a_run_in_another_process(seed: int) -> None:
-    first, second = simulate(seed), simulate(seed)
-    assert second.transcript == first.transcript
-    other = subprocess.run(
-        [sys.executable, "-m", "tests.simulation.many_seeds", str(seed), "1", "-v"],
+def output_of_another_process(seed: int, *arguments: str) -> list[str]:
+    """What many_seeds prints about one seed in a process with another hash seed."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulation.many_seeds", str(seed), "1", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": str(seed % 1000 + 1)},
         check=True,
         capture_output=True,
         text=True,
     ).stdout.splitlines()
+
+
+def test_seed_repeats_a_run_in_another_process(seed: int) -> None:
+    first, second = simulate(seed), simulate(seed)
+    assert second.transcript == first.transcript
+    other = output_of_another_process(seed, "-v")
     assert other[: len(first.transcript)] == first.transcript
     assert f"seed {seed}: hash {first.digest}" in other
 

@@ -467,12 +467,12 @@ class SharePartition:
         changed: list[_Run] = []
         for first, last, kind in slices:
             for run in self._between(max(first, self.start_offset), last):
-                if kind == AcknowledgeType.RENEW:
-                    run.deadline = now + settings.lock_s
-                elif run.target is not None:  # The same records twice in one request.
+                if run.target is not None:  # The same records twice in one request.
                     for begin, end, _ in slices:
                         self._undo(self._overlapping(begin, end))
                     raise AcknowledgeRejected(ErrorCode.INVALID_RECORD_STATE, _IN_TRANSITION)
+                if kind == AcknowledgeType.RENEW:  # As in Kafka, a rejection does not undo it.
+                    run.deadline = now + settings.lock_s
                 else:
                     run.aim(kind, run.count, settings)
                     changed.append(run)

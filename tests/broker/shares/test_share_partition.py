@@ -287,6 +287,25 @@ def test_record_that_is_acknowledged_twice_in_a_request_is_rejected() -> None:
     assert share.start_offset == 5
 
 
+def test_record_that_is_acknowledged_and_renewed_in_a_request_is_rejected() -> None:
+    share = partition()
+    acquire(share, end=5)
+    both = [Acknowledgement(0, 4, (ACCEPT,)), Acknowledgement(2, 2, (RENEW,))]
+    with pytest.raises(AcknowledgeRejected):
+        share.acknowledge("m", both, SETTINGS, 20.0)
+    assert settle(share, share.expire(30.0, SETTINGS)).batches == (StateBatch(0, 4, AVAILABLE, 1),)
+
+
+def test_lock_that_is_renewed_before_records_are_rejected_stays_renewed() -> None:
+    share = partition()
+    acquire(share, end=5)
+    renewal = Acknowledgement(0, 1, (RENEW,))
+    twice = [Acknowledgement(2, 4, (ACCEPT,)), Acknowledgement(3, 3, (ACCEPT,))]
+    with pytest.raises(AcknowledgeRejected):
+        share.acknowledge("m", [renewal, *twice], SETTINGS, 20.0)
+    assert settle(share, share.expire(30.0, SETTINGS)).batches == (StateBatch(2, 4, AVAILABLE, 1),)
+
+
 def test_acknowledgement_before_the_start_offset_is_ignored() -> None:
     share = partition()
     acquire(share, end=10)
