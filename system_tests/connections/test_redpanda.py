@@ -23,6 +23,7 @@ from system_tests.connections.dialling import Client, counted, gauge, wait_count
 from system_tests.faults.killing import in_same_process, one_of_each_process
 from system_tests.harness.brokers import RunningBroker, StartFailed, start_minibroker
 from system_tests.harness.control import ask, kill_process
+from system_tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.minibroker
 
@@ -46,6 +47,22 @@ def alter(client: Client, name: str, value: str | None) -> tuple[int, str | None
     return answer.error_code, answer.error_message
 
 
+def admitted(dial: Dial, broker: RunningBroker, mode: tuple[str, ...], source: str) -> Client:
+    """Connect, again if another connection's token is still on its way to its home.
+
+    Between processors it may be when that closed connection no longer counts: a connection that
+    overtakes the token is rejected. One acceptor knows better.
+    """
+
+    def attempt() -> list[Client]:
+        clients = dial(broker, 1, source)
+        is_admitted = clients[0].answered()
+        assert is_admitted or mode == SHARDED
+        return clients if is_admitted else []
+
+    return wait_until(attempt, f"a connection of {source} to be admitted")[0]
+
+
 @MODES
 def test_total_limit_accepts_exactly_that_many_connections(
     mode: tuple[str, ...], limited: Limited, dial: Dial
@@ -55,12 +72,14 @@ def test_total_limit_accepts_exactly_that_many_connections(
     assert all(client.answered() for client in clients)
     for number in range(1, 21):
         assert dial(broker, 1, f"127.0.2.{number}")[0].is_disconnected()
+    assert gauge(broker, CLOSED, reason="kafka_connections_max") == 20
     clients[3].close()
     wait_counted(broker, 9)
-    (late,) = dial(broker, 1, "127.0.3.1")
-    assert late.answered()
+    late = admitted(dial, broker, mode, "127.0.3.1")
+    rejected = gauge(broker, CLOSED, reason="kafka_connections_max")
+    assert rejected == 20 or mode == SHARDED
     assert dial(broker, 1, "127.0.3.2")[0].is_disconnected()
-    assert gauge(broker, CLOSED, reason="kafka_connections_max") == 21
+    assert gauge(broker, CLOSED, reason="kafka_connections_max") == rejected + 1
     assert counted(broker) == gauge(broker, "minibroker_connections_open") == 10
     for client in (*clients, late):
         client.close()
@@ -87,8 +106,7 @@ def test_overrides_without_total_limit_apply(
     broker = limited(*mode, f"{OVERRIDES}=127.0.0.2:2")
     assert all(client.answered() for client in dial(broker, 30, "127.0.0.1"))
     for _ in range(6):
-        clients = dial(broker, 2, "127.0.0.2")
-        assert all(client.answered() for client in clients)
+        clients = [admitted(dial, broker, mode, "127.0.0.2") for _ in range(2)]
         assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
         for client in clients:
             client.close()
@@ -110,7 +128,7 @@ def test_lowered_limit_keeps_open_and_rejects_new_connections(
         assert all(client.is_disconnected() for client in dial(broker, 4, "127.0.0.2"))
         clients[number - 1].close()
         wait_counted(broker, number)  # those that are left, and the admin
-    assert dial(broker, 1, "127.0.0.2")[0].answered()
+    admitted(dial, broker, mode, "127.0.0.2")
     assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
     assert alter(admin, PER_IP, None) == (0, None)
     assert all(client.answered() for client in dial(broker, 20, "127.0.0.2"))

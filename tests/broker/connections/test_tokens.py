@@ -270,6 +270,21 @@ def test_override_without_total_limit_applies_and_returns_tokens() -> None:
         world.arrive()
 
 
+def test_connection_that_overtakes_a_returned_token_is_rejected() -> None:
+    """The one moment at which fewer connections than the limit are open: see ADR 0008."""
+    world = begun(3, DropLimits(per_ip=1))
+    home = home_of(HERE, 3)
+    other = (home + 1) % 3
+    assert world.probe(other, HERE) is None
+    assert world.probe(home, HERE) is ExceededCount.DROPPED_PER_IP
+    world.release(*world.there()[0])
+    number = world.connect(home, HERE)
+    assert world.outcomes[number] is ExceededCount.DROPPED_PER_IP
+    world.deliver(home, other)
+    number = world.connect(home, HERE)
+    assert world.outcomes[number] is None
+
+
 def test_lowered_limit_admits_none_until_fewer_are_open() -> None:
     world = begun(4, DropLimits(per_ip=12))
     for number in range(8):
