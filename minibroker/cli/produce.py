@@ -2,7 +2,8 @@
 
 Owns the conversion of lines to records. It must never know batches or leaders. Invariant: all lines
 that have been read are sent before the command waits for more, so typed lines and ``tail -f`` in a
-pipe arrive at once. Kafka's counterpart is ``kafka-console-producer.sh``.
+pipe arrive at once; lines that were read together have one timestamp. Kafka's counterpart is
+``kafka-console-producer.sh``.
 """
 
 from __future__ import annotations
@@ -84,9 +85,9 @@ def produce(
             client, topic, acks=ACKS[acks], compression=codec, partition=partition
         )
         for lines in groups:
+            now_ms = time.time_ns() // 1_000_000
             for line in lines:
                 record_key, value = split_line(line, key, key_separator)
-                now_ms = time.time_ns() // 1_000_000
                 producer.send(
                     Record(timestamp=now_ms, key=record_key, value=value, headers=headers)
                 )

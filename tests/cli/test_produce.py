@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from minibroker.cli.app import app
 from minibroker.cli.output import InvalidUsage
 from minibroker.cli.produce import read_codec, read_header, read_lines, split_line
+from minibroker.testing import MiniBroker
 from minibroker_protocol.compression import Compression
 
 
@@ -33,6 +37,18 @@ def groups(*pieces: bytes) -> list[list[bytes]]:
 
 def test_lines_are_yielded_when_they_arrive() -> None:
     assert groups(b"a\nb\n", b"c\n") == [[b"a", b"b"], [b"c"]]
+
+
+def test_lines_that_were_read_together_have_one_timestamp(
+    minibroker: MiniBroker, minibroker_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(1_700_000_000_000_000_000, 1_000_000)
+    monkeypatch.setattr("minibroker.cli.produce.time.time_ns", lambda: next(times))
+    command = ["produce", minibroker_topic, "--bootstrap-server", minibroker.bootstrap_servers]
+    CliRunner().invoke(app, [*command, "a", "b", "c"], catch_exceptions=False)
+    messages = minibroker.messages(minibroker_topic)
+    assert [message.value for message in messages] == [b"a", b"b", b"c"]
+    assert len({message.timestamp_ms for message in messages}) == 1
 
 
 def test_line_in_several_reads_is_joined() -> None:
