@@ -19,6 +19,7 @@ from minibroker_protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from minibroker_protocol.records import build_batch
+from minibroker_protocol.schema import Message
 from system_tests.peers.configs import BROKER, SET, THIS, alter
 from system_tests.peers.conversation import SendRequest
 from system_tests.peers.records import fetch, produce, records
@@ -27,6 +28,7 @@ from system_tests.peers.transactions import Producer, add, end, find, init
 
 VERIFICATION: Final = "transaction.partition.verification.enable"
 WAIT_MS: Final = 200
+ATTEMPTS: Final = 3
 
 
 def transactional(name: str, producer: Producer, partition: int, sequence: int) -> ProduceRequest:
@@ -214,14 +216,23 @@ def waiting(ask: SendRequest) -> None:
                 wanted.topics[0].partitions += also.partitions
             else:
                 wanted.topics.append(also)
-            start = monotonic()
-            ask(f"{name} {partition}, {version}", wanted, version)
-            waited = monotonic() - start >= WAIT_MS / 1000
-            ask.answers[f"{name} {partition}, {version}, waited"] = waited
+            _ask_in_time(ask, f"{name} {partition}, {version}", wanted, version)
     for offset in (0, 5):
-        start = monotonic()
-        ask(f"from {offset}", fetch("wt", offset, 0, max_wait_ms=WAIT_MS, min_bytes=1), 12)
-        ask.answers[f"from {offset}, waited"] = monotonic() - start >= WAIT_MS / 1000
+        wanted = fetch("wt", offset, 0, max_wait_ms=WAIT_MS, min_bytes=1)
+        _ask_in_time(ask, f"from {offset}", wanted, 12)
+
+
+def _ask_in_time(ask: SendRequest, name: str, request: Message, version: int) -> None:
+    """Store the response, and whether it is late each time: a busy machine delays some."""
+    start = monotonic()
+    ask(name, request, version)
+    is_late = monotonic() - start >= WAIT_MS / 1000
+    for _ in range(ATTEMPTS - 1):
+        if is_late:
+            start = monotonic()
+            ask.until(lambda _: True, f"{name}, waited", request, version)
+            is_late = monotonic() - start >= WAIT_MS / 1000
+    ask.answers[f"{name}, waited"] = is_late
 
 
 CONVERSATIONS: Final = (
