@@ -72,10 +72,11 @@ def config_json(made: Secured, library: str, bootstrap_servers: str) -> dict[str
     Raises `InvalidSecurity`.
     """
     name = _library(library)
-    config = {} if name == "franz-go" else _form(name)(made, bootstrap_servers)
-    if name == "franz-go" or any(isinstance(value, Code) for value in _leaves(config)):
-        return {"library": name, "code": config_text(made, name, bootstrap_servers)}
-    return {"library": name, "config": config}
+    if name != "franz-go":
+        config = _form(name)(made, bootstrap_servers)
+        if not any(isinstance(value, Code) for value in _leaves(config)):
+            return {"library": name, "config": config}
+    return {"library": name, "code": config_text(made, name, bootstrap_servers)}
 
 
 def _library(name: str) -> str:
@@ -84,9 +85,10 @@ def _library(name: str) -> str:
 
 
 def _form(library: str) -> Callable[[Secured, str], dict[str, Any]]:
-    form = _FORMS.get(_library(library))
+    name = _library(library)
+    form = _FORMS.get(name)
     if form is None:
-        if _library(library) == "franz-go":
+        if name == "franz-go":
             raise InvalidSecurity("franz-go is configured by code: minibroker client-config")
         raise InvalidSecurity(f"there is no client {library!r}{advice(library, CLIENTS)}")
     return form
@@ -207,7 +209,7 @@ _FORMS: Final[Mapping[str, Callable[[Secured, str], dict[str, Any]]]] = {
 CLIENTS: Final = (*_FORMS, "franz-go")
 
 LANGUAGES: Final = {"python": "confluent-kafka", "node": "kafkajs", "go": "franz-go"}
-"""The library that stands for a language; ``java`` is both."""
+"""The default library of each language; ``java`` is the name of both."""
 
 
 def _with_objects(made: Secured, library: str, config: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minibroker.client.errors import BrokerError
-from minibroker.client.kafka_client import BROKER, KafkaClient
+from minibroker.client.kafka_client import KafkaClient
 from minibroker.testing import MiniBroker
 from minibroker_protocol.messages.describe_cluster import (
     DescribeClusterRequest,
@@ -19,12 +19,7 @@ from minibroker_protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from minibroker_protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from tests.launch.broker_configs import alter
 
 BY_CONNECTION = {
     "listeners": "PLAINTEXT://0.0.0.0:0",
@@ -61,15 +56,6 @@ def advertised(client: KafkaClient) -> set[tuple[str, int]]:
     several = client.send(request, FindCoordinatorResponse).coordinators
     found: list[Any] = [broker, described, single, *several]
     return {(each.host, each.port) for each in found}
-
-
-def alter(client: KafkaClient, name: str, value: str) -> None:
-    config = AlterableConfig(name=name, value=value)
-    resource = AlterConfigsResource(resource_type=BROKER, resource_name="1", configs=[config])
-    request = IncrementalAlterConfigsRequest(resources=[resource])
-    [result] = client.send(request, IncrementalAlterConfigsResponse).responses
-    if result.error_code:
-        raise BrokerError("broker 1", result.error_code, result.error_message)
 
 
 def test_client_gets_the_address_that_it_connected_to(port: int) -> None:

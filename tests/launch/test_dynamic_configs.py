@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from minibroker.client.kafka_client import BROKER, KafkaClient
 from minibroker.testing import MiniBroker
-from minibroker_protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from tests.launch.broker_configs import alter
 
 PER_LISTENER = {"ssl.keystore.type", "ssl.truststore.type"}
 """Configs that are dynamic with the prefix of a listener only."""
@@ -33,11 +28,3 @@ def test_changes_of_all_configs_end_no_process() -> None:
 def other_value(value: str) -> str:
     """One less, if that is a number and stays one that every config allows."""
     return str(int(value) - 1) if value.isdecimal() and int(value) > 2 else value
-
-
-def alter(client: KafkaClient, name: str, value: str) -> None:
-    configs = [AlterableConfig(name=name, value=value)]
-    resource = AlterConfigsResource(resource_type=BROKER, resource_name="1", configs=configs)
-    request = IncrementalAlterConfigsRequest(resources=[resource])
-    [result] = client.send(request, IncrementalAlterConfigsResponse).responses
-    assert result.error_code == 0, (name, value, result.error_message)

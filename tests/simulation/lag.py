@@ -3,7 +3,7 @@
 Owns the delays, which come from a seed; order is kept. A delay counts from the time at which the
 message was sent, so that a channel carries any number of messages in a second. Markers of
 transactions may be delayed for longer, so that faults happen between the decision and the markers.
-Invariant: a delayed message arrives unchanged, or never if an end is closed meanwhile, as on a real
+Invariant: a delayed message arrives unchanged, or never if an end is closed before, as on a real
 channel.
 """
 

@@ -537,7 +537,7 @@ async def watch_leadership(store: Store, broker_id: int) -> str:
             try:
                 registered = layout.registration_time(path, (await store.get(path)).data)
                 reasons.append(await _watch_node(store, path, registered))
-            except StoreError as error:
+            except (StoreError, layout.LayoutError) as error:
                 reasons.append(str(error))
             nursery.cancel_scope.cancel()
 

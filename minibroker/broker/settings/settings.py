@@ -726,15 +726,13 @@ def _advice(name: str, options: Container[str]) -> str:
     if option in options:
         return f"; pass the option {option}"
     # Names of variables that are for options, such as MINIBROKER_SEED.
-    others = {_own_variable(each): each for each in NOT_SETTINGS if each.startswith(OWN)}
+    others = {
+        setting_name(each.removeprefix(OWN)): each for each in NOT_SETTINGS if each.startswith(OWN)
+    }
     (nearest,) = similar_names(
         name, [*BROKER_SETTINGS, *others], count_max=1, similarity_min=SIMILARITY_MIN
     ) or ("",)
     return f"; did you mean {others.get(nearest, nearest)}?" if nearest else ""
-
-
-def _own_variable(variable: str) -> str:
-    return variable.removeprefix(OWN).lower().replace("_", ".")
 
 
 def setting_name(variable: str) -> str:

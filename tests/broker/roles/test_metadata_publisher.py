@@ -834,6 +834,13 @@ async def test_controller_resigns_if_a_broker_with_its_id_registers(
     assert holder.reason == f"{MINE} belongs to another broker now: {registration(2)!r}"
 
 
+async def test_controller_resigns_if_its_node_is_unreadable_from_the_start(
+    store: FlakyStore,
+) -> None:
+    await store.set(layout.CONTROLLER, b"another")
+    assert (await watch_leadership(store, 1)).startswith("/controller: is not JSON")
+
+
 async def test_store_that_has_failed_ends_the_office(
     store: FlakyStore, nursery: trio.Nursery
 ) -> None:
