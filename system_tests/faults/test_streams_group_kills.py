@@ -40,11 +40,7 @@ QUICK = {
     "group.streams.topology.description.plugin.class": "any",
     "process.mode": "separate",
 }
-SETTINGS = (
-    "group.protocol=streams",
-    "consumer.group.instance.id=",
-    "processing.guarantee=at_least_once",
-)
+SETTINGS = ("group.protocol=streams", "consumer.group.instance.id=")
 
 
 @pytest.fixture
