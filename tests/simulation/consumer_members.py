@@ -7,6 +7,7 @@ member id if a commit is not answered, so commits never go back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import trio
@@ -22,6 +23,7 @@ from minibroker_protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from minibroker_protocol.schema import Message
 from tests.simulation.actors import fetch_request
 from tests.simulation.history import Partition
 from tests.simulation.members import GroupClient, GroupWatcher
@@ -61,6 +63,8 @@ class ConsumerGroupMember(GroupClient):
         self._reader = ""
         self._full_beats = 1
         """How many heartbeats are still to state everything."""
+        self._was_unanswered = False
+        """Whether an earlier heartbeat of this membership may be handled after later ones."""
 
     async def run(self) -> None:
         self.ids = {topic: await self.topic_id(topic) for topic in self.world.topics}
@@ -86,11 +90,30 @@ class ConsumerGroupMember(GroupClient):
         """Own nothing, and join with the next heartbeat as a new member."""
         self._memberships += 1
         self.member_id = f"{self.name}-{self._memberships}"
+        self._was_unanswered = False
         self.give_up()
 
     def give_up(self) -> None:
         """Own nothing, and join with the next heartbeat."""
         self.epoch, self.owned, self.positions, self._full_beats = 0, set(), {}, 1
+        self.world.history.let_go(self.group, self.name)
+
+    async def ask_beat(self, request: Message) -> Any:
+        """Send a heartbeat; None if it is unknown whether it counts."""
+        response = await self.ask(request, (0, 1))
+        if response is None:
+            self._was_unanswered = True
+            self.world.history.let_go(self.group, self.name)
+        return response
+
+    def note_held(self, sent: float, partitions: Sequence[Partition]) -> None:
+        """Report what the answer to a heartbeat that was sent then has assigned."""
+        self.note_assigned(self.epoch, self.member_id, partitions)
+        now, until = trio.current_time(), sent + SESSION_S
+        if not self._was_unanswered and now < until:
+            self.world.history.held(self.group, self.name, partitions, until, now)
+        else:
+            self.world.history.let_go(self.group, self.name)
 
     async def beat(self) -> None:
         """Send a heartbeat, and follow the assignment of its answer."""
@@ -105,15 +128,15 @@ class ConsumerGroupMember(GroupClient):
             )
             for topic in sorted({topic for topic, _ in self.owned})
         ]
-        response = await self.ask(
+        sent = trio.current_time()
+        response = await self.ask_beat(
             ConsumerGroupHeartbeatRequest(
                 group_id=self.group,
                 member_id=self.member_id,
                 member_epoch=self.epoch,
                 topic_partitions=reported,
                 **fields,
-            ),
-            (0, 1),
+            )
         )
         if self.refused(response, 0 if response is None else response.error_code):
             self._full_beats = FULL_BEATS
@@ -122,7 +145,7 @@ class ConsumerGroupMember(GroupClient):
             self.epoch = response.member_epoch
             if response.assignment is not None:
                 self._follow(response.assignment)
-            self.note_assigned(self.epoch, self.member_id, sorted(self.owned))
+            self.note_held(sent, sorted(self.owned))
 
     def refused(self, response: Any, code: int) -> bool:
         """The same; gives up everything if the member is fenced."""
@@ -199,6 +222,7 @@ class ConsumerGroupMember(GroupClient):
 
     async def _part(self) -> None:
         """Leave as it should, or fall silent until the session is over, or just join again."""
+        self.world.history.let_go(self.group, self.name)
         how = self.random.choice(("leave", "vanish", "rejoin"))
         if how == "leave":
             await self.leave()

@@ -14,8 +14,13 @@ from typing import Any, Final, NamedTuple
 
 from minibroker.broker.groups.classic_group import ClassicGroup
 from minibroker.broker.groups.consumer_change import MemberChange
+from minibroker.broker.groups.consumer_state import ConsumerGroupData
+from minibroker.broker.groups.events import Tasks
 from minibroker.broker.groups.group_manager import GroupManager
 from minibroker.broker.groups.offsets import OffsetTable
+from minibroker.broker.groups.streams_change import StreamsContext
+from minibroker.broker.groups.streams_description import KeptDescription
+from minibroker.broker.groups.streams_member import TaskReconciliation
 from minibroker.broker.log.batch_filter import CleanedTransactions
 from minibroker.broker.log.log import Appended, Log
 from minibroker.broker.log.producers import NO_OFFSET, ProducerTable, UnstableTransactions
@@ -53,6 +58,7 @@ _restore = GroupManager._restore
 _generation_error = ClassicGroup._generation_error
 _sync_result = ClassicGroup._sync_result
 _plan_target = MemberChange.plan_target
+_keep = KeptDescription.keep
 _take = SharePartition._take
 _acknowledge = SharePartition.acknowledge
 _request = ShareService.request
@@ -109,6 +115,23 @@ def _target_of_all(self: MemberChange) -> Any:
         if name in self.data.topics
     }
     return epoch, everything if target else target
+
+
+def _is_free_for_all(*_: Any) -> bool:
+    return True
+
+
+def _compute_former_targets(self: StreamsContext, members: Any, epoch: int, _: Any) -> Any:
+    targets = {each: self.data.targets.get(each, Tasks()) for each in members}
+    return targets, [self.data.target_epoch_record(epoch, self.wall_ms)], "has no new target"
+
+
+def _give_tasks_of_others(self: TaskReconciliation, _: Any, missing: Any) -> Any:
+    return missing
+
+
+def _keep_nothing(self: KeptDescription, epoch: int, described: Any) -> None:
+    _keep(self, epoch, type(described)())
 
 
 def _take_without_lock(
@@ -217,6 +240,16 @@ DEFECTS: Final = {
     "a partition has every member of a consumer group": lambda: Defect(
         MemberChange, "plan_target", _target_of_all
     ),
+    "a partition is given while another member has it": lambda: Defect(
+        ConsumerGroupData, "is_free", _is_free_for_all
+    ),
+    "the target of a streams group is never computed": lambda: Defect(
+        StreamsContext, "compute_targets", _compute_former_targets
+    ),
+    "a task is given while another member has it": lambda: Defect(
+        TaskReconciliation, "_free", _give_tasks_of_others
+    ),
+    "the description of a topology is lost": lambda: Defect(KeptDescription, "keep", _keep_nothing),
     "records are acquired without a lock": lambda: Defect(
         SharePartition, "_take", _take_without_lock
     ),
@@ -237,6 +270,14 @@ SHARE_DEFECTS: Final = frozenset(
     }
 )
 """Those that only runs with a share group can find."""
+STREAMS_DEFECTS: Final = frozenset(
+    {
+        "the target of a streams group is never computed",
+        "a task is given while another member has it",
+        "the description of a topology is lost",
+    }
+)
+"""Those that only runs with a streams group can find."""
 
 
 @contextmanager

@@ -45,6 +45,7 @@ SHARE_GROUP_ERRORS: Final = {
 }
 STREAMS_GROUP_ERRORS: Final = {
     "StreamsGroupHeartbeat": CONSUMER_GROUP_ERRORS["ConsumerGroupHeartbeat"],
+    "StreamsGroupTopologyDescriptionUpdate": (*_COORDINATOR, "UNKNOWN_MEMBER_ID"),
     "OffsetCommit": GROUP_ERRORS["OffsetCommit"],
 }
 DATA_ERRORS: Final = {

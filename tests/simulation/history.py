@@ -9,7 +9,7 @@ After Kafka's ``validate_delivery`` and Maelstrom's ``workload/kafka.clj``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -41,6 +41,9 @@ class History:
         self._assigned: dict[tuple[str, int, Partition], str] = {}
         self._generations: dict[str, int] = {}
         """The last generation that was reported of each group."""
+        self._holders: dict[tuple[str, Partition], tuple[str, float]] = {}
+        """Who has a partition, or a task, of a group, and the end of its session."""
+        self._held: dict[tuple[str, str], frozenset[Partition]] = {}
 
     def wrong(self, kind: str, text: str) -> None:
         """A violation of the guarantees."""
@@ -96,6 +99,30 @@ class History:
         self._generations[group] = generation
         if generation > FIRST_GENERATIONS:
             self.assigned(group, generation, member, partitions)
+
+    def held(
+        self, group: str, client: str, partitions: Iterable[Partition], until: float, now: float
+    ) -> None:
+        """A member has exactly these partitions, and its session does not end before ``until``.
+
+        Until then no other member may get them, whatever its generation, unless the member has
+        fewer, or lets them go.
+        """
+        held = frozenset(partitions)
+        for partition in self._held.get((group, client), frozenset()) - held:
+            del self._holders[group, partition]
+        for partition in sorted(held):
+            other, end = self._holders.get((group, partition), (client, until))
+            if other != client:
+                if end > now:
+                    self.wrong("shared", f"{client} gets {partition} while {other} has it")
+                self._held[group, other] -= {partition}
+            self._holders[group, partition] = client, until
+        self._held[group, client] = held
+
+    def let_go(self, group: str, client: str) -> None:
+        """A member has no partition, or it is unknown which ones the group takes for its own."""
+        self.held(group, client, (), 0.0, 0.0)
 
     def joined(self, group: str, consumer: str) -> None:
         """A consumer reads for a group."""

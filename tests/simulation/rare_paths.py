@@ -19,3 +19,4 @@ KILLED_AT_ACKNOWLEDGEMENT: Final = "process killed while records are acknowledge
 LATE_ACKNOWLEDGEMENT: Final = "records acknowledged about when their locks expire"
 COMMITTED: Final = "transaction committed"
 LATE_COMMIT: Final = "commit of a member without a response"
+DESCRIPTION_SHOWN: Final = "description of a topology shown"

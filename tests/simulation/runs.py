@@ -58,6 +58,7 @@ SETTINGS: Final = (
     "group.streams.assignment.interval.ms=200",
     "group.streams.initial.rebalance.delay.ms=200",
     "group.streams.num.standby.replicas=1",
+    "group.streams.topology.description.plugin.class=any",
     "group.share.min.session.timeout.ms=1000",
     "group.share.session.timeout.ms=1000",
     "group.share.min.heartbeat.interval.ms=100",

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from minibroker_protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+import trio
+
+from minibroker_protocol.messages.streams_group_describe import (
+    StreamsGroupDescribeRequest,
+    TopologyDescription,
+    TopologyDescriptionNode,
+    TopologyDescriptionSubtopology,
+)
 from minibroker_protocol.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatRequest,
     Subtopology,
@@ -18,9 +25,13 @@ from minibroker_protocol.messages.streams_group_heartbeat import (
     TopicInfo,
     Topology,
 )
+from minibroker_protocol.messages.streams_group_topology_description_update import (
+    StreamsGroupTopologyDescriptionUpdateRequest,
+)
 from tests.simulation.actors import Producer
 from tests.simulation.consumer_members import REBALANCE_MS, ConsumerGroupMember
 from tests.simulation.members import GroupWatcher
+from tests.simulation.rare_paths import DESCRIPTION_SHOWN
 from tests.simulation.surroundings import TOPICS, World
 
 STREAMS_GROUP: Final = "app"
@@ -47,6 +58,23 @@ def topology() -> Topology:
                 state_changelog_topics=[TopicInfo(name=CHANGELOG)],
             ),
         ],
+    )
+
+
+def description() -> TopologyDescription:
+    """The same topology for people: each subtopology by its source."""
+    return TopologyDescription(
+        subtopologies=[
+            TopologyDescriptionSubtopology(
+                subtopology_id=name,
+                nodes=[
+                    TopologyDescriptionNode(
+                        name=f"SOURCE-{name}", node_type=1, source_topics=[topic]
+                    )
+                ],
+            )
+            for name, topic in (("0", SOURCE), ("1", REPARTITION))
+        ]
     )
 
 
@@ -81,14 +109,28 @@ class StreamsGroupMember(ConsumerGroupMember):
             warmup_tasks=_reported(self._tasks["warmup"]),
             **fields,
         )
-        response = await self.ask(request, (0, 1))
+        sent = trio.current_time()
+        response = await self.ask_beat(request)
         if self.refused(response, 0 if response is None else response.error_code):
             self.become_another()
         else:
             self.epoch = response.member_epoch
             self._follow_tasks(response)
             active = [(f"task {name}", at) for name, at in sorted(self._tasks["active"])]
-            self.note_assigned(self.epoch, self.member_id, active)
+            self.note_held(sent, active)
+            if response.topology_description_required:
+                await self._describe_topology()
+
+    async def _describe_topology(self) -> None:
+        """Send the description once: the coordinator asks again if it does not arrive."""
+        request = StreamsGroupTopologyDescriptionUpdateRequest(
+            group_id=self.group,
+            member_id=self.member_id,
+            topology_epoch=0,
+            topology_description=description(),
+        )
+        response = await self.ask(request, (0, 0))
+        self.refused(response, 0 if response is None else response.error_code)
 
     def _follow_tasks(self, response: Any) -> None:
         for kind in KINDS:
@@ -124,14 +166,26 @@ class StreamsGroupWatcher(GroupWatcher):
         self.partitions = [each for each in world.partitions if each[0] == SOURCE]
 
     async def _members_if_stable(self) -> int:
-        response = await self.ask(StreamsGroupDescribeRequest(group_ids=[self.group]), (0, 1))
+        request = StreamsGroupDescribeRequest(
+            group_ids=[self.group], include_topology_description=True
+        )
+        response = await self.ask(request, (0, 1))
         if response is None:
             return 0
         [group] = response.groups
+        self._expect_sent_description(group.topology_description)
         if group.group_state != "Stable" or not await self._has_topics():
             return 0
         self._expect_each_task_once(group)
         return len(group.members)
+
+    def _expect_sent_description(self, shown: TopologyDescription | None) -> None:
+        """There is none in version 0, and after a restart until a member is asked again."""
+        if shown is None:
+            return
+        self.world.counts[DESCRIPTION_SHOWN] += 1
+        if shown != description():
+            self.world.history.wrong("shared", f"the topology is described as {shown}")
 
     async def _has_topics(self) -> bool:
         """Whether the coordinator has created the internal topics."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.defects import DEFECTS, SHARE_DEFECTS, planted
+from tests.simulation.defects import DEFECTS, SHARE_DEFECTS, STREAMS_DEFECTS, planted
 from tests.simulation.run_plan import draw_plan
 from tests.simulation.runs import simulate
 
@@ -17,7 +17,10 @@ SEEDS: Final = 20
 @pytest.mark.parametrize("name", DEFECTS)
 def test_simulation_with_a_planted_defect_fails(name: str) -> None:
     for seed in range(SEEDS):
-        if name in SHARE_DEFECTS and not draw_plan(seed).has_share_group:
+        plan = draw_plan(seed)
+        if name in SHARE_DEFECTS and not plan.has_share_group:
+            continue
+        if name in STREAMS_DEFECTS and not plan.has_streams_group:
             continue
         with planted(name):
             outcome = simulate(seed)

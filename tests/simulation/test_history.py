@@ -65,6 +65,11 @@ def _shared(history: History) -> None:
     history.assigned("g", 1, "n", [P])
 
 
+def _held_twice(history: History) -> None:
+    history.held("g", "m", [P], until=2.0, now=1.0)
+    history.held("g", "n", [P], until=3.0, now=1.9)
+
+
 def _forgotten(history: History) -> None:
     history.committed("g", P, 5)
     history.shown_commit("g", P, history.known_commit("g", P), 4)
@@ -91,6 +96,7 @@ def _unread(history: History) -> None:
         (_vanished, "lost"),
         (_stale, "stale"),
         (_shared, "shared"),
+        (_held_twice, "shared"),
         (_forgotten, "forgotten"),
         (_gone_back, "forgotten"),
         (_unread, "unread"),
@@ -100,3 +106,18 @@ def test_history_of_readers_and_members(story: Callable[[History], None], kind: 
     history = History()
     story(history)
     assert kinds(history, {P: {0: "a:0", 1: "a:1", 2: "a:2"}}) == [kind]
+
+
+def test_partition_may_move_when_its_member_has_less_lets_go_or_expires() -> None:
+    history = History()
+    history.held("g", "m", [P], until=2.0, now=1.0)
+    history.held("another", "n", [P], until=2.0, now=1.0)
+    history.held("g", "m", [], until=2.1, now=1.1)
+    history.held("g", "n", [P], until=2.2, now=1.2)
+    history.let_go("g", "n")
+    history.held("g", "m", [P], until=2.3, now=1.3)
+    history.held("g", "n", [P], until=3.3, now=2.3)
+    history.held("g", "m", [], until=3.4, now=2.4)
+    assert not history.anomalies
+    history.held("g", "m", [P], until=3.4, now=2.5)
+    assert [each.kind for each in history.anomalies] == ["shared"]
