@@ -18,7 +18,7 @@ from minibroker.broker.connections.limits import client_ip
 from minibroker.broker.quotas.types import limit_text
 from minibroker.cli.commands import Command, examples
 from minibroker.cli.control import Connect, control_option
-from minibroker.cli.output import emit
+from minibroker.cli.output import emit, printable
 from minibroker.cli.screen import (
     ELLIPSIS,
     Emphasis,
@@ -193,14 +193,10 @@ def _users(connections: Iterable[Answer]) -> str:
     """List users by number of connections, with names made printable."""
     counted = Counter(each["principal"] for each in connections)
     shown = [
-        _printable(name.removeprefix("User:")) for name, _ in counted.most_common(USERS_SHOWN_MAX)
+        printable(name.removeprefix("User:")) for name, _ in counted.most_common(USERS_SHOWN_MAX)
     ]
     cut = [f"{n[: USER_WIDTH_MAX - 1]}{ELLIPSIS}" if len(n) > USER_WIDTH_MAX else n for n in shown]
     return ", ".join([*cut, ELLIPSIS] if len(counted) > USERS_SHOWN_MAX else cut)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _addresses(answer: Answer, *, with_users: bool) -> list[Line]:
@@ -274,7 +270,7 @@ def _unserved(clients: Sequence[Answer], columns: int | None) -> list[Line]:
     lines: list[Line] = [(TextPiece("UNSUPPORTED", Emphasis.HEADING),)]
     for each in clients:
         words = (each["client_id"], each["software_name"], each["software_version"])
-        name = _printable(" ".join(word for word in words if word))
+        name = printable(" ".join(word for word in words if word))
         who = f"{each['client_host']} ({name})" if name else each["client_host"]
         often = "" if each["requests"] == 1 else f", {each['requests']} times"
         said = (

@@ -20,7 +20,7 @@ from minibroker.broker.metrics import definitions as d
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES, limit_text, measured_text
 from minibroker.cli.commands import Command, examples
 from minibroker.cli.control import Connect, ControlClient, control_option
-from minibroker.cli.output import emit, json_line
+from minibroker.cli.output import emit, json_line, printable
 from minibroker.cli.screen import Emphasis, Line, TextPiece, ViewSize, cut, narrowed, show_view
 from minibroker.cli.screen import view_table as table_of
 
@@ -347,7 +347,7 @@ def _group(row: GroupRow) -> tuple[TextPiece, ...]:
 
 
 def _name(text: str) -> TextPiece:
-    return TextPiece("".join(one if one.isprintable() else "?" for one in text) or "-")
+    return TextPiece(printable(text) or "-")
 
 
 def _number(value: float) -> str:

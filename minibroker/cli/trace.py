@@ -21,7 +21,7 @@ import click
 
 from minibroker.cli.commands import Command, examples
 from minibroker.cli.control import Connect, ControlClient, control_option
-from minibroker.cli.output import emit, json_line, note
+from minibroker.cli.output import emit, json_line, note, printable
 from minibroker.client.control import target_of
 from minibroker_protocol.dissect import Direction, api_named, dissect, render
 
@@ -133,7 +133,7 @@ def _subject(entry: Entry) -> str:
     if entry["connection"] is None:
         return str(entry["role"])
     client_id = entry["client_id"]
-    return f"{entry['connection']} {'-' if client_id is None else _printable(client_id)}"
+    return f"{entry['connection']} {'-' if client_id is None else printable(client_id)}"
 
 
 def _name(entry: Entry) -> str:
@@ -158,7 +158,7 @@ def _event(entry: Entry) -> str:
     if kind == "connection_opened":
         return f"opened  {entry['address']}  {details['listener']}"
     if kind == "connection_closed":
-        text = f": {_printable(details['text'])}" if details["text"] else ""
+        text = f": {printable(details['text'])}" if details["text"] else ""
         return f"closed  {details['reason']}{text}"
     if kind == "connection_rejected":
         limit = "" if details["limit"] is None else f"  {details['limit']}={details['value']:g}"
@@ -170,11 +170,7 @@ def _event(entry: Entry) -> str:
         moved = f"{(details['to'] - details['from']) / 1000:+.3f} s"
         return f"clock  {moved}  rate {details['rate']:g}{'  frozen' * bool(details['frozen'])}"
     before, after = details["from"] or "none", details["to"] or "none"
-    return f"{details['what']} {_printable(details['name'])}  {before} -> {after}"
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else repr(text)
+    return f"{details['what']} {printable(details['name'])}  {before} -> {after}"
 
 
 PATH: Final = ("v1", "journal")

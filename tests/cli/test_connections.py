@@ -194,7 +194,7 @@ def test_unserved_clients_are_listed_with_advice() -> None:
     assert lines[lines.index("UNSUPPORTED") :][:4] == [
         "UNSUPPORTED",
         (
-            "- 4 s ago, 3 times, 10.0.0.7 (app ? lib 1.2) requested transactions: "
+            "- 4 s ago, 3 times, 10.0.0.7 (app \\x1b lib 1.2) requested transactions: "
             "remove transactional.id."
         ),
         "- 4 s ago, 10.0.0.7 requested transactions: remove transactional.id.",
@@ -301,7 +301,7 @@ def test_users_are_shown_if_authenticated_and_wide() -> None:
     heading, first, second, third = lines[at : at + 4]
     assert "OLDEST  USERS" in heading
     assert f"alice, {'d' * 23}…, …" in first
-    assert "Host:?[2J" in second
+    assert "Host:\\x1b[2J" in second
     assert "ANONYMOUS" in third
     assert "USERS" not in "".join(text(render_view(found, ViewSize(columns=69))))
     assert "USERS" not in "".join(text(render_view(answer(), ViewSize())))

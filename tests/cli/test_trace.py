@@ -71,7 +71,7 @@ def test_requests_without_a_response_are_shown_when_that_is_certain() -> None:
     assert found == [
         "00:00:00.000  5 c  Heartbeat v4 #7  22 B  no response",
         "00:00:00.000  5 c  Heartbeat v4 #7  22 B  no response",
-        "00:00:00.000  5 -  closed  client_reset: 'gone \\x1b'",
+        "00:00:00.000  5 -  closed  client_reset: gone \\x1b",
         "00:00:00.000  5 c  Heartbeat v4 #7  22 B  no response",
     ]
 
