@@ -1,10 +1,14 @@
-"""Which records a share group is given together: near the limit of deliveries, in both modes."""
+"""Which records a share group is given together: near the limit of deliveries, in both modes; and
+which partitions the responses have.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from minibroker_protocol.messages import describe_share_group_offsets as offsets
+from minibroker_protocol.messages import share_acknowledge as acknowledging
+from minibroker_protocol.messages import share_fetch as fetching
 from minibroker_protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -70,10 +74,7 @@ class SharingMember:
         found: list[tuple[int, int]] = []
 
         def has_records() -> bool:
-            given = {"max_wait_ms": 1000, **self._ids, **fields}
-            request = fetch(self.topic_id, self.epoch, **given)
-            answer = self.ask(name, request, 2)
-            self.epoch += 1
+            answer = self.fetch_once(name, **{"max_wait_ms": 1000, **fields})
             found[:] = [
                 (each.first_offset, each.last_offset)
                 for topic in answer.responses
@@ -87,6 +88,11 @@ class SharingMember:
         wait_until(has_records, f"records: {name}")
         return found
 
+    def fetch_once(self, name: str, **fields: Any) -> Any:
+        request = fetch(self.topic_id, self.epoch, **self._ids, **fields)
+        self.epoch += 1
+        return self.ask(name, request, 2)
+
     def is_finished(self) -> bool:
         """Whether the group has no lag."""
         group = offsets.DescribeShareGroupOffsetsRequestGroup(group_id=self.name, topics=None)
@@ -94,8 +100,10 @@ class SharingMember:
         answer = self.unrecorded(request, 1)
         return bool(answer.groups[0].topics[0].partitions[0].lag == 0)
 
-    def acknowledge(self, name: str, *acks: tuple[int, int, tuple[int, ...]]) -> None:
-        self.ask(name, acknowledge(self.topic_id, self.epoch, *acks, **self._ids), 2)
+    def acknowledge(
+        self, name: str, *acks: tuple[int, int, tuple[int, ...]], **fields: Any
+    ) -> None:
+        self.ask(name, acknowledge(self.topic_id, self.epoch, *acks, **self._ids, **fields), 2)
         self.epoch += 1
 
 
@@ -130,4 +138,72 @@ def acquire_modes(ask: SendRequest) -> None:
         member.fetch(f"{mode} third", **limits)
 
 
-CONVERSATIONS: Final = (deliveries, acquire_modes)
+Accepted = tuple[int, tuple[int, ...]]
+"""A partition, and the offsets of it that a request accepts."""
+
+
+def _accepted(kind: Any, offsets: tuple[int, ...]) -> list[Any]:
+    return [
+        kind(first_offset=each, last_offset=each, acknowledge_types=list(ACCEPT))
+        for each in offsets
+    ]
+
+
+def _acknowledged(topic_id: bytes, *partitions: Accepted) -> acknowledging.AcknowledgeTopic:
+    return acknowledging.AcknowledgeTopic(
+        topic_id=topic_id,
+        partitions=[
+            acknowledging.AcknowledgePartition(
+                partition_index=index,
+                acknowledgement_batches=_accepted(acknowledging.AcknowledgementBatch, accepted),
+            )
+            for index, accepted in partitions
+        ],
+    )
+
+
+def _fetched(topic_id: bytes, *partitions: Accepted) -> fetching.FetchTopic:
+    return fetching.FetchTopic(
+        topic_id=topic_id,
+        partitions=[
+            fetching.FetchPartition(
+                partition_index=index,
+                acknowledgement_batches=_accepted(fetching.AcknowledgementBatch, accepted),
+            )
+            for index, accepted in partitions
+        ],
+    )
+
+
+def partitions_without_acknowledgements(ask: SendRequest) -> None:
+    """Requests that name partitions of which they acknowledge nothing."""
+    member = SharingMember(ask, "nothing-acknowledged")
+    batch = build_batch([Record(at, 1, None, b"v%d" % at) for at in range(8)])
+    ask("produced", produce(member.name, batch), 9)
+    member.join()
+    member.fetch("acquired", max_records=8)
+    unknown = bytes(15) + b"\1"
+    requests = {
+        "nothing": [_acknowledged(member.topic_id, (0, ()))],
+        "no partition": [_acknowledged(member.topic_id)],
+        "no topic": [],
+        "nothing of an unknown partition": [_acknowledged(member.topic_id, (9, ()))],
+        "one of an unknown partition": [_acknowledged(member.topic_id, (9, (0,)))],
+        "one of an unknown topic": [_acknowledged(unknown, (0, (0,)))],
+        "one, and nothing of others": [_acknowledged(member.topic_id, (0, (0,)), (9, ()))],
+    }
+    for name, topics in requests.items():
+        member.acknowledge(name, topics=topics)
+    fetched = {
+        "fetched with nothing": [_fetched(member.topic_id, (0, ()))],
+        "fetched with one, and nothing of others": [_fetched(member.topic_id, (0, (1,)), (9, ()))],
+        "fetched with one of an unknown partition": [_fetched(member.topic_id, (9, (0,)))],
+        "fetched again": [],
+    }
+    for name, topics in fetched.items():
+        member.fetch_once(name, topics=topics, max_wait_ms=0)
+    member.epoch = -1
+    member.acknowledge("closed", topics=[_acknowledged(member.topic_id, (0, ()), (9, ()))])
+
+
+CONVERSATIONS: Final = (deliveries, acquire_modes, partitions_without_acknowledgements)

@@ -122,6 +122,10 @@ INTENDED: Final = {
     ("shared_records", "joined"): "Kafka gives a member its partitions with the second heartbeat",
     ("shared_records", "unknown topic"): "Kafka fails with an internal error if all topics of a"
     " new session are unknown; here the partition has an error",
+    (
+        "partitions_without_acknowledgements",
+        "one of an unknown topic",
+    ): "Kafka fails with an internal error at an unknown topic; here it has an error",
     **{
         ("shared_records", name): "Kafka reads before it has stored the release in the same"
         " request; here the released record is there"

@@ -127,7 +127,10 @@ def _sessions(ctx: Context) -> ShareSessionCache:
 def _acknowledgements(
     shared: _Shared, context: ShareContext, topics: Iterable[Any]
 ) -> Iterator[tuple[TopicPartition, tuple[Acknowledgement, ...]]]:
-    """Acknowledgements for the owners; the others get their results in the context."""
+    """Acknowledgements for the owners; the others get their results in the context.
+
+    A partition without acknowledgements has a result only if there is no such partition.
+    """
     for topic in topics:
         for partition in topic.partitions:
             key = topic.topic_id, partition.partition_index
@@ -141,7 +144,7 @@ def _acknowledgements(
             name = shared.ctx.image.topic_names.get(key[0])
             if refused is not None or name is None:
                 context.acknowledged[key] = refused or (ErrorCode.UNKNOWN_TOPIC_ID, None)
-            else:
+            elif batches:
                 context.names[key] = name, key[1]
                 yield (name, key[1]), batches
 
@@ -160,7 +163,7 @@ def _acknowledge_refusal(
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
     if ctx.image.partition(name, key[1]) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
-    return None if batches else _NONE
+    return None
 
 
 def _are_valid(shared: _Shared, batches: Sequence[Acknowledgement]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -105,9 +105,17 @@ class ShareMember:
             self.session_epoch = 0 if sent == -1 else sent + 1
         return response
 
-    async def acknowledge(self, *acks: Ack, epoch: int | None = None, renew: bool = False) -> Any:
-        """Acknowledge records."""
-        at: dict[int, acknowledging.AcknowledgePartition] = {}
+    async def acknowledge(
+        self,
+        *acks: Ack,
+        epoch: int | None = None,
+        renew: bool = False,
+        nothing_of: Iterable[int] = (),
+    ) -> Any:
+        """Acknowledge records, and none of further partitions."""
+        at = {
+            index: acknowledging.AcknowledgePartition(partition_index=index) for index in nothing_of
+        }
         for index, first, last, types in acks:
             partition = at.setdefault(
                 index, acknowledging.AcknowledgePartition(partition_index=index)

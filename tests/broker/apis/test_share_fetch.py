@@ -239,6 +239,20 @@ async def test_invalid_acknowledgement_has_its_error(
         assert errors(await member.acknowledge((0, 0, 1, (ACCEPT,)))) == {0: 0}
 
 
+async def test_partition_without_acknowledgements_has_no_result_unless_it_is_unknown(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with share_world(tmp_path, autojump_clock) as world:
+        await world.produce(0, 2)
+        member = await world.member("m")
+        await member.join()
+        await member.fetch(0, 1)
+        assert errors(await member.acknowledge(nothing_of=(0, 1))) == {}
+        accepted = (0, 0, 1, (ACCEPT,))
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert errors(await member.acknowledge(accepted, nothing_of=(1, 9))) == {0: 0, 9: unknown}
+
+
 async def test_unknown_partitions_are_reported_beside_records(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -1,1 +1,0 @@
-//! Nothing: the package exists for its dependency.
