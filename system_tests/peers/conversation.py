@@ -109,8 +109,9 @@ CONFIGS_OF_ONE_BROKER: Final = frozenset(
 that only one of the two lists as synonyms of topic configs.
 """
 
+TRANSACTIONAL_BIT: Final = 1 << 4
 CONTROL_BIT: Final = 1 << 5
-"""Attribute of batches that are transaction markers."""
+"""Attributes of batches of transactions, and of those that are transaction markers."""
 
 RETRIABLE: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
@@ -300,13 +301,18 @@ def _comparable_field(name: str, value: Any) -> Any:
 
 
 def _comparable_records(data: bytes) -> bytes:
-    """Batches without the checksums and times of transaction markers, which brokers write."""
+    """Batches without the checksums and times of transaction markers, which brokers write, and
+    without producer ids of transactions, which they choose.
+    """
     parts, end = [], 0
     for start, header in iter_batches(data):
         end = start + header.size
         batch = data[start:end]
-        is_marker = header.attributes & CONTROL_BIT
-        parts.append(batch[:17] + batch[21:27] + batch[43:] if is_marker else batch)
+        if header.attributes & CONTROL_BIT:
+            batch = batch[:17] + batch[21:27] + batch[51:]
+        elif header.attributes & TRANSACTIONAL_BIT:
+            batch = batch[:17] + batch[21:43] + batch[51:]
+        parts.append(batch)
     return b"".join([*parts, data[end:]])
 
 

@@ -1,9 +1,11 @@
-"""Which records a share group is given together: near the limit of deliveries, in both modes; and
-which partitions the responses have.
+"""Which records a share group is given: near the limit of deliveries, in both modes, and of
+transactions in both isolation levels; and which partitions the responses have.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import product
 from typing import Any, Final
 
 from minibroker_protocol.messages import describe_share_group_offsets as offsets
@@ -20,6 +22,7 @@ from system_tests.peers.conversation import SendRequest
 from system_tests.peers.records import produce
 from system_tests.peers.share_groups import acknowledge, beat, fetch
 from system_tests.peers.topics import create, topic
+from system_tests.peers.transactions import Producer, add, end, find, init
 
 ACCEPT, RELEASE, REJECT = (1,), (2,), (3,)
 GROUP: Final = 32
@@ -75,12 +78,7 @@ class SharingMember:
 
         def has_records() -> bool:
             answer = self.fetch_once(name, **{"max_wait_ms": 1000, **fields})
-            found[:] = [
-                (each.first_offset, each.last_offset)
-                for topic in answer.responses
-                for partition in topic.partitions
-                for each in partition.acquired_records
-            ]
+            found[:] = _acquired(answer)
             if not found:
                 del self.ask.answers[name]
             return bool(found)
@@ -105,6 +103,15 @@ class SharingMember:
     ) -> None:
         self.ask(name, acknowledge(self.topic_id, self.epoch, *acks, **self._ids, **fields), 2)
         self.epoch += 1
+
+
+def _acquired(answer: Any) -> list[tuple[int, int]]:
+    return [
+        (each.first_offset, each.last_offset)
+        for topic in answer.responses
+        for partition in topic.partitions
+        for each in partition.acquired_records
+    ]
 
 
 def deliveries(ask: SendRequest) -> None:
@@ -206,4 +213,90 @@ def partitions_without_acknowledgements(ask: SendRequest) -> None:
     member.acknowledge("closed", topics=[_acknowledged(member.topic_id, (0, ()), (9, ()))])
 
 
-CONVERSATIONS: Final = (deliveries, acquire_modes, partitions_without_acknowledgements)
+class IsolatedMember(SharingMember):
+    """The only member of a group with an isolation level, and the producers of its topic."""
+
+    def __init__(self, ask: SendRequest, name: str, level: str) -> None:
+        super().__init__(ask, name, **{"share.isolation.level": level})
+        self._producers: dict[str, Producer] = {}
+        self._sequences: Counter[str] = Counter()
+
+    def produce(self, count: int) -> None:
+        """Produce a batch without a transaction."""
+        batch = build_batch([Record(at, 1, None, b"plain") for at in range(count)])
+        self._sequences[""] += 1
+        self.ask(f"{self.name} produced {self._sequences['']}", produce(self.name, batch), 9)
+
+    def write(self, transaction: str, count: int) -> None:
+        """Produce a batch in a transaction, which begins with its first one."""
+        name = f"{self.name}-{transaction}"
+        if transaction not in self._producers:
+            self.ask(f"{name} found", find(name, 3), 3)  # Kafka creates the topic of transactions.
+            made = self.ask(f"{name} initialized", init(name), 4)
+            self._producers[transaction] = made.producer_id, made.producer_epoch
+            added = add(name, self._producers[transaction], **{self.name: [0]})
+            self.ask(f"{name} began", added, 3)
+        producer_id, producer_epoch = self._producers[transaction]
+        batch = build_batch(
+            [Record(at, 1, None, transaction.encode()) for at in range(count)],
+            transactional=True,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=self._sequences[transaction],
+        )
+        request = produce(self.name, batch)
+        request.transactional_id = name
+        self.ask(f"{name} wrote from {self._sequences[transaction]}", request, 9)
+        self._sequences[transaction] += count
+
+    def end(self, transaction: str, *, committed: bool) -> None:
+        name = f"{self.name}-{transaction}"
+        request = end(name, self._producers[transaction], committed=committed)
+        self.ask(f"{name} ended", request, 3)
+
+    def fetch_and_accept(self, about: str, **fields: Any) -> None:
+        """Accept what a fetch acquires, and look at the offsets of the group."""
+        acquired = _acquired(self.fetch_once(f"{self.name} {about}", **fields))
+        accepted = [(first, last, ACCEPT) for first, last in acquired]
+        self.acknowledge(f"{self.name} accepted {about}", *accepted)
+        self.describe(about)
+
+    def describe(self, about: str) -> None:
+        group = offsets.DescribeShareGroupOffsetsRequestGroup(group_id=self.name, topics=None)
+        request = offsets.DescribeShareGroupOffsetsRequest(groups=[group])
+        self.ask(f"{self.name} offsets {about}", request, 1)
+
+
+def isolation_levels(ask: SendRequest) -> None:
+    """Committed, aborted and open transactions between other records, in both levels and modes."""
+    for level, mode in product(("read_uncommitted", "read_committed"), (0, RECORD_LIMIT)):
+        member = IsolatedMember(ask, f"{level}-{mode}", level)
+        limits = {"share_acquire_mode": mode, "max_records": 5, "max_wait_ms": 500}
+        member.produce(2)
+        member.write("committed", 2)
+        member.end("committed", committed=True)
+        member.write("aborted", 2)
+        member.produce(1)
+        member.write("aborted", 1)
+        member.end("aborted", committed=False)
+        member.produce(1)
+        member.write("open", 2)
+        member.produce(2)
+        member.join()
+        first = member.fetch(f"{member.name} first", **limits)
+        member.acknowledge(f"{member.name} accepted", *((*each, ACCEPT) for each in first))
+        for number in range(5):
+            member.fetch_and_accept(f"number {number}", **limits)
+        member.end("open", committed=False)
+        member.write("late", 1)
+        member.fetch_and_accept("with another open one", **limits)
+        member.end("late", committed=True)
+        member.fetch_and_accept("at the end", **limits)
+
+
+CONVERSATIONS: Final = (
+    deliveries,
+    acquire_modes,
+    partitions_without_acknowledgements,
+    isolation_levels,
+)
