@@ -100,6 +100,8 @@ class ShareStateStore(StateLogs[StateLog]):
         self._updates: Counter[ShareKey] = Counter()
         """Updates since the last snapshot."""
         self._updates_max = updates_max
+        self._snapshot_ends: dict[int, int] = {}
+        """Where the last snapshots of all states end, by partition."""
 
     def load(self, partitions: Iterable[int]) -> int:
         """Load the states of the partitions; return their number.
@@ -131,6 +133,7 @@ class ShareStateStore(StateLogs[StateLog]):
         """Remove all states and release the logs, which are cleared or kept."""
         self.states.clear()
         self._updates.clear()
+        self._snapshot_ends.clear()
         self.release_logs(clear=clear)
 
     # ------------------------------------------------------------------------- operations
@@ -204,14 +207,21 @@ class ShareStateStore(StateLogs[StateLog]):
     def _write(self, entry: ShareEntry, now_ms: int) -> ErrorCode:
         try:
             log = self.log_of(entry.key.text)
-            if log.log.segments.active.size >= STATE_LOG_SEGMENT_BYTES:
-                self._start_segment(log, self.partition_of(entry.key.text), now_ms)
+            partition = self.partition_of(entry.key.text)
+            if self._is_segment_full(log, partition):
+                self._start_segment(log, partition, now_ms)
             log.append([entry.encode()], now_ms=now_ms)
         except LogError as error:
             _logger.warning("share partition %s could not be written: %s", entry.key.text, error)
             return _coordinator_error(error.code)
         self._replay(self.states, entry)
         return ErrorCode.NONE
+
+    def _is_segment_full(self, log: StateLog, partition: int) -> bool:
+        """Whether a segment was filled since the last snapshots; ``segment.bytes`` may be small."""
+        active = log.log.segments.active
+        since = self._snapshot_ends.get(partition, log.log.log_start_offset)
+        return active.size >= STATE_LOG_SEGMENT_BYTES or active.base_offset > since
 
     def _start_segment(self, log: StateLog, partition: int, now_ms: int) -> None:
         """Start a segment with a snapshot of every state; delete what is before it."""
@@ -224,6 +234,7 @@ class ShareStateStore(StateLogs[StateLog]):
         for entry in entries:
             log.append([entry.encode()], now_ms=now_ms)
             self._replay(self.states, entry)
+        self._snapshot_ends[partition] = log.log.log_end_offset
         log.delete_before(start)
 
     # --------------------------------------------------------------------------- validation

@@ -35,6 +35,7 @@ from minibroker_protocol.errors import ErrorCode
 TOPIC_ID = bytes(15) + b"\1"
 KEY = ShareKey("g", TOPIC_ID, 0)
 OTHER = ShareKey("h", TOPIC_ID, 0)
+SMALL_SEGMENT_BYTES = 10_000
 NOW_MS = 1_700_000_000_000
 
 
@@ -46,9 +47,10 @@ def an_image() -> Image:
 class Store:
     """A store with one partition, which can be loaded again."""
 
-    def __init__(self, folder: Path, updates_max: int = 3) -> None:
+    def __init__(self, folder: Path, updates_max: int = 3, config: LogConfig | None = None) -> None:
         self._folder = folder
         self._updates_max = updates_max
+        self._config = LogConfig() if config is None else config
         self.log: Log | None = None
         self.store = self._make()
 
@@ -58,7 +60,7 @@ class Store:
         )
 
     def _open(self, index: int) -> Partition:
-        self.log = Log.open(self._folder, SHARE_STATE_TOPIC, index, LogConfig(), now_ms=0)
+        self.log = Log.open(self._folder, SHARE_STATE_TOPIC, index, self._config, now_ms=0)
         return Partition(self.log, bytes(16), broker_id=1, leader_id=1, leader_epoch=0)
 
     def handle(self, operation: StateOperation) -> StateReply:
@@ -121,6 +123,22 @@ def test_log_stays_small(store: Callable[..., Store]) -> None:
     at.load_again()
     assert at.store.states[OTHER].start_offset == 7
     assert at.store.states[KEY].start_offset == 11_999
+
+
+def test_log_with_small_segments_stays_small(tmp_path: Path) -> None:
+    at = Store(tmp_path, 500, LogConfig(segment_bytes=SMALL_SEGMENT_BYTES))
+    at.handle(InitializeState(OTHER, 1, 7))
+    at.handle(InitializeState(KEY, 1, 0))
+    for first in range(600):
+        at.write(first, first, start=first)
+        if first % 200 == 100:
+            at.load_again()
+    assert at.log is not None
+    at.log.apply_retention(now_ms=NOW_MS)
+    assert at.log.size < 3 * SMALL_SEGMENT_BYTES
+    at.load_again()
+    assert at.store.states[OTHER].start_offset == 7
+    assert at.store.states[KEY].start_offset == 599
 
 
 def test_new_leader_fences_the_former_one(store: Callable[..., Store]) -> None:
