@@ -408,6 +408,18 @@ class SingleScope(Protocol):
         """The bytes of records in a file; None if it cannot be read."""
         ...
 
+    def repeat_by(self, repeat: Repeat) -> None:
+        """Let a function execute the request when this host sends it again.
+
+        Only for APIs with ``SingleForm.repeats``.
+        """
+        ...
+
+
+Repeat = Callable[[], bool]
+"""Does again what a request has done, while the image of the worker is the same. Returns False, and
+does nothing, if the request would now do anything else or have another response."""
+
 
 class Waiter(Protocol):
     """Something that is woken, such as an event of the loop; waking it again is harmless."""
@@ -447,6 +459,8 @@ class SingleForm(NamedTuple):
 
     shape: Shape
     execute: Callable[[SingleScope, int, tuple[Any, ...]], tuple[Any, ...] | Delayed | None]
+    repeats: bool = False
+    """Whether clients repeat such requests, so that ``execute`` may call ``repeat_by``."""
 
 
 class Requires(NamedTuple):

@@ -218,9 +218,11 @@ def _beat_in_one_step(
         client_id=scope.client_id or "",
         client_host=f"/{scope.caller.client_host}",
     )
-    group = scope.worker.groups.extend_session(group_id, ConsumerGroup, event)
-    if group is None:
+    extended = scope.worker.groups.extend_session(group_id, ConsumerGroup, event)
+    if extended is None:
         return None
+    group, repeat = extended
+    scope.repeat_by(repeat)
     return 0, ErrorCode.NONE, None, member_id, epoch, group.times.heartbeat_interval_ms
 
 
@@ -231,7 +233,7 @@ CONSUMER_GROUP_HEARTBEAT = Api(
     split=_split_heartbeat,
     execute=_beat,
     merge=_merge_heartbeat,
-    single=SingleForm(Shape(), _beat_in_one_step),
+    single=SingleForm(Shape(), _beat_in_one_step, repeats=True),
 )
 
 

@@ -281,9 +281,11 @@ def _beat_in_one_step(
         client_id=scope.client_id or "",
         client_host=f"/{scope.caller.client_host}",
     )
-    group = scope.worker.groups.extend_session(group_id, ShareGroup, event)
-    if group is None:
+    extended = scope.worker.groups.extend_session(group_id, ShareGroup, event)
+    if extended is None:
         return None
+    group, repeat = extended
+    scope.repeat_by(repeat)
     return 0, ErrorCode.NONE, None, member_id, epoch, group.times.heartbeat_interval_ms
 
 
@@ -298,7 +300,7 @@ SHARE_GROUP_HEARTBEAT: Api[
     execute_at_controller=create_state_topic,
     merge=_merge_heartbeat,
     next_round=_next_heartbeat_round,
-    single=SingleForm(Shape(), _beat_in_one_step),
+    single=SingleForm(Shape(), _beat_in_one_step, repeats=True),
 )
 
 

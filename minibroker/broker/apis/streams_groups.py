@@ -430,9 +430,11 @@ def _beat_in_one_step(
         client_id=scope.client_id or "",
         client_host=f"/{scope.caller.client_host}",
     )
-    group = scope.worker.groups.extend_session(group_id, StreamsGroup, event)
-    if group is None:
+    extended = scope.worker.groups.extend_session(group_id, StreamsGroup, event)
+    if extended is None:
         return None
+    group, repeat = extended
+    scope.repeat_by(repeat)
     config = group.config
     return (
         0,
@@ -465,7 +467,7 @@ STREAMS_GROUP_HEARTBEAT: Api[
     execute_at_controller=_create_topics,
     merge=_merge_heartbeat,
     next_round=_next_heartbeat_round,
-    single=SingleForm(Shape(), _beat_in_one_step),
+    single=SingleForm(Shape(), _beat_in_one_step, repeats=True),
 )
 
 

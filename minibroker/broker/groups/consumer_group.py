@@ -199,20 +199,22 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
                 event.waiter, ConsumerHeartbeatResult(rejected.error, rejected.text or None)
             )
 
-    def only_extends_session(self, event: ConsumerHeartbeat, /) -> bool:
-        """Whether a heartbeat extends the session of its member and has no other effect."""
+    def expects_only(self, member: ConsumerMember, _event: ConsumerHeartbeat, /) -> bool:
+        """Whether the member has its target, and the group nothing to find out."""
         data = self.data
-        member = data.members.get(event.member_id)
+        hashed = data.hashed_image
         return (
-            member is not None
-            and event.member_epoch == member.member_epoch > JOIN_EPOCH
-            and member.is_reconciled_to(data.group_epoch)
-            and data.assignment_epoch == data.group_epoch
-            and data.hashed_image is not None
-            and data.hashed_image.topics is self.image.topics
-            and not data.regexes
+            member.state is MemberState.STABLE
+            and data.group_epoch == data.assignment_epoch == member.member_epoch
+            and hashed is not None
+            and hashed.topics is self.image.topics
+            and not (data.regexes or self.held_revocations or self._released_revocations)
+        )
+
+    def _states_nothing_new(self, member: ConsumerMember, event: ConsumerHeartbeat, /) -> bool:
+        return (
+            event.member_epoch == member.member_epoch > JOIN_EPOCH
             and not event.is_full
-            and not (self.held_revocations or self._released_revocations)
             and _updated(member, event) is member
         )
 

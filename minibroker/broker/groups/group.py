@@ -724,13 +724,30 @@ class EpochGroup(WrittenGroup, Generic[D]):
     def validate_delete(self) -> ErrorCode:
         return ErrorCode.NON_EMPTY_GROUP if self.data.members else ErrorCode.NONE
 
-    @abstractmethod
     def only_extends_session(self, event: Any, /) -> bool:
         """Whether a heartbeat extends the session of its member and has no other effect.
 
         If it does, `extend_session` does all, and the answer has neither an error nor an
         assignment. The group has the current image and time.
         """
+        member = self.data.members.get(event.member_id)
+        return (
+            member is not None
+            and self.expects_only(member, event)
+            and self._states_nothing_new(member, event)
+        )
+
+    @abstractmethod
+    def expects_only(self, member: Any, event: Any, /) -> bool:
+        """Whether nothing is due for a member with a heartbeat that states nothing new.
+
+        Depends on the group, the image and the time, and is cheap: it is checked each time that a
+        member repeats a heartbeat.
+        """
+
+    @abstractmethod
+    def _states_nothing_new(self, member: Any, event: Any, /) -> bool:
+        """Whether a heartbeat states only what is known of its member. Depends on nothing else."""
 
     def extend_session(self, member_id: str) -> None:
         """Do what a heartbeat does that has no other effect."""

@@ -332,10 +332,15 @@ class GroupService:
                 return ShareHeartbeatResult(ErrorCode.POLICY_VIOLATION)
         return self._request_immediate(group, event, ShareHeartbeatResult)
 
-    def extend_session(self, group_id: str, group_type: type[G], event: Heartbeat) -> G | None:
-        """Extend the session of a member whose heartbeat has no other effect; return its group.
+    def extend_session(
+        self, group_id: str, group_type: type[G], event: Heartbeat
+    ) -> tuple[G, Callable[[], bool]] | None:
+        """Extend the session of a member whose heartbeat has no other effect.
 
-        For any other heartbeat nothing is done, and None is returned.
+        Return its group, and a function for the next time that the member sends this heartbeat:
+        while the image is the same, it does the same in less time, or returns False and does
+        nothing if the heartbeat would have another effect or answer. For any other heartbeat
+        nothing is done, and None is returned.
         """
         group = self._manager.find(group_id, group_type)
         if group is None:
@@ -343,10 +348,27 @@ class GroupService:
         group.image, group.time = self._image(), self._moment()
         if not group.only_extends_session(event):
             return None
-        group.extend_session(event.member_id)
-        if self._manager.timers.schedule(group_id, group.next_deadline):
+        self._extend_session(group, event.member_id)
+        member = group.data.members[event.member_id]
+        return group, partial(self._extend_again, group_id, group_type, member, event)
+
+    def _extend_again(
+        self, group_id: str, group_type: type[EpochGroup[Any]], member: Any, event: Heartbeat
+    ) -> bool:
+        """Extend a session if nothing is due; the member never changes, so the rest is known."""
+        group = self._manager.find(group_id, group_type)
+        if group is None or group.data.members.get(event.member_id) is not member:
+            return False
+        group.image, group.time = self._image(), self._moment()
+        if not group.expects_only(member, event):
+            return False
+        self._extend_session(group, event.member_id)
+        return True
+
+    def _extend_session(self, group: EpochGroup[Any], member_id: str) -> None:
+        group.extend_session(member_id)
+        if self._manager.timers.schedule(group.group_id, group.next_deadline):
             self._wakeup.set()
-        return group
 
     def share_group(self, group_id: str, *, creates: bool = False) -> ShareGroup | ErrorCode:
         """A share group, to be read, or the error; an administrator may create it."""

@@ -125,25 +125,27 @@ class ShareGroup(EpochGroup[ShareGroupData]):
         except RequestRejected as rejected:
             self._answer(event.waiter, ShareHeartbeatResult(rejected.error, rejected.text or None))
 
-    def only_extends_session(self, event: ShareHeartbeat, /) -> bool:
-        """Whether a heartbeat extends the session of its member and has no other effect.
+    def expects_only(self, member: ShareMember, _event: ShareHeartbeat, /) -> bool:
+        """Whether the member has its target, and all partitions have a state and a member.
 
-        It makes no state of a partition either, which the request does.
+        The request of a heartbeat creates missing states.
         """
         data = self.data
-        member = data.members.get(event.member_id)
         if (
-            member is None
-            or not data.group_epoch == data.assignment_epoch == member.member_epoch
-            or event.member_epoch != member.member_epoch
+            not data.group_epoch == data.assignment_epoch == member.member_epoch
             or data.hashed_image is not self.image
-            or event.topics is not None
-            or event.rack_id not in (None, member.rack_id)
-            or (event.client_id, event.client_host) != (member.client_id, member.client_host)
         ):
             return False
         shares = data.shares(self.image)
         return not (shares.unshared or shares.is_unassigned)
+
+    def _states_nothing_new(self, member: ShareMember, event: ShareHeartbeat, /) -> bool:
+        known = member.member_epoch, member.client_id, member.client_host
+        return (
+            (event.member_epoch, event.client_id, event.client_host) == known
+            and event.topics is None
+            and event.rack_id in (None, member.rack_id)
+        )
 
     def _heartbeat(self, event: ShareHeartbeat) -> None:
         before = self._subscribed_member(event)

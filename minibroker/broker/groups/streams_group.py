@@ -182,25 +182,28 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
             result = StreamsHeartbeatResult(rejected.error, rejected.text or None)
             self._answer(event.waiter, result)
 
-    def only_extends_session(self, event: StreamsHeartbeat, /) -> bool:
-        """Whether a heartbeat extends the session of its member and has no other effect."""
+    def expects_only(self, member: StreamsMember, event: StreamsHeartbeat, /) -> bool:
+        """Whether the member has its target, and the group nothing to find out or to report."""
         data, checked = self.data, self.checked
-        member = data.members.get(event.member_id)
         config = self.config
         return (
-            member is not None
-            and event.member_epoch == member.member_epoch > JOIN_EPOCH
-            and member.is_reconciled_to(data.group_epoch)
+            member.is_reconciled_to(data.group_epoch)
             and data.assignment_epoch == data.group_epoch
             and checked is not None
             and checked.is_of(data.topology, self.image)
             and checked.configured.problem is None
-            and (event.owned, event.task_offsets, event.task_end_offsets) == (None, None, None)
             and event.endpoint_epoch == self._endpoint_epoch
-            and not (event.shuts_down or self._shutdown_member)
+            and not self._shutdown_member
             and not config.rack_aware_tags
             and config.assignment_configs == data.assignment_configs
             and not self._needs_description(checked.topology.epoch)
+        )
+
+    def _states_nothing_new(self, member: StreamsMember, event: StreamsHeartbeat, /) -> bool:
+        return (
+            event.member_epoch == member.member_epoch > JOIN_EPOCH
+            and (event.owned, event.task_offsets, event.task_end_offsets) == (None, None, None)
+            and not event.shuts_down
             and updated(member, event) is member
         )
 

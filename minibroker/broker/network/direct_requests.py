@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from minibroker.broker.apis.base import (
         Caller,
         Delayed,
+        Repeat,
         ServedApi,
         SingleForm,
         Waiter,
@@ -87,17 +88,23 @@ class _Codec(NamedTuple):
     """Index of the throttle time among the leaves of the response."""
     header_bytes: int
     """Size of the response's header."""
+    repeated: RepeatedRequests | None
+    """Requests that were executed and may be repeated, if clients repeat such requests."""
 
 
 class SingleResponse:
     """A response as leaves, with its throttle time apart."""
 
-    __slots__ = ("_codec", "_correlation_id", "_leaves", "throttle_time_ms")
+    __slots__ = ("_codec", "_correlation_id", "_frame", "leaves", "throttle_time_ms")
 
-    def __init__(self, codec: _Codec, correlation_id: int, leaves: tuple[Any, ...]) -> None:
+    def __init__(
+        self, codec: _Codec, correlation_id: int, leaves: tuple[Any, ...], frame: bytes = b""
+    ) -> None:
+        """``frame`` are the bytes of the response without throttle time, if they are known."""
         self._codec = codec
         self._correlation_id = correlation_id
-        self._leaves = leaves
+        self.leaves = leaves
+        self._frame = frame
         self.throttle_time_ms = 0
 
     @property
@@ -108,19 +115,21 @@ class SingleResponse:
     @property
     def topic(self) -> tuple[str, Uuid]:
         """Name and id of the topic of a Fetch response, one of which is empty."""
-        return self._leaves[_TOPIC_AT], self._leaves[_TOPIC_ID_AT]
+        return self.leaves[_TOPIC_AT], self.leaves[_TOPIC_ID_AT]
 
     @property
     def record_bytes(self) -> int:
         """Size of the records of a Fetch response, which are its last leaf."""
-        return len(self._leaves[-1])
+        return len(self.leaves[-1])
 
     def encode(self) -> bytes:
         """Return the response with length and header."""
-        leaves = self._leaves
+        leaves = self.leaves
         if self.throttle_time_ms:
             at = self._codec.throttle_at
             leaves = (*leaves[:at], self.throttle_time_ms, *leaves[at + 1 :])
+        elif self._frame:
+            return self._frame
         return self._codec.encode(self._correlation_id, *leaves)
 
 
@@ -168,6 +177,74 @@ class SingleDelay:
         return SingleResponse(self._codec, cost.header.correlation_id, leaves)
 
 
+REPEATS_MAX: Final = 8_192
+"""Repeated requests that are known for one version of an API: members of groups."""
+
+REPEAT_BYTES_MAX: Final = 512
+"""Size of the largest request that is recognized when it is repeated."""
+
+_CORRELATION_AT: Final = API_BYTES
+_CORRELATION_END: Final = API_BYTES + 4
+_FRAME_CORRELATION_AT: Final = LENGTH_BYTES
+_FRAME_CORRELATION_END: Final = LENGTH_BYTES + 4
+
+
+class _Repeated:
+    """An executed request that its client repeats, and its response."""
+
+    __slots__ = ("client_host", "header", "leaves", "length", "repeat", "rest")
+
+    def __init__(
+        self,
+        client_host: str,
+        header: RequestHeader,
+        repeat: Repeat,
+        leaves: tuple[Any, ...],
+        frame: bytes,
+    ) -> None:
+        self.client_host = client_host
+        self.header = header
+        self.repeat = repeat
+        self.leaves = leaves
+        self.length = frame[:_FRAME_CORRELATION_AT]
+        self.rest = frame[_FRAME_CORRELATION_END:]
+
+
+class RepeatedRequests:
+    """Requests of one version of an API that clients repeat, by their bytes.
+
+    The bytes are those after the correlation id, with the client id. A request is recognized only
+    with the image with which it was executed, and from the same host; principals and listeners do
+    not matter, as only requests that need no authorization are executed here.
+    """
+
+    def __init__(self) -> None:
+        self._image: Image | None = None
+        self._known: dict[bytes, _Repeated] = {}
+
+    def __len__(self) -> int:
+        """Number of known requests."""
+        return len(self._known)
+
+    def execute(self, request: bytes, client_host: str, image: Image) -> _Repeated | None:
+        """Execute a known request again; None, and nothing is done, if it must be executed anew."""
+        if image is not self._image:
+            return None
+        found = self._known.get(request)
+        if found is None or found.client_host != client_host:
+            return None
+        if found.repeat():
+            return found
+        del self._known[request]
+        return None
+
+    def keep(self, request: bytes, image: Image, repeated: _Repeated) -> None:
+        """Recognize a request from now on."""
+        if image is not self._image or len(self._known) >= REPEATS_MAX:
+            self._image, self._known = image, {}
+        self._known[request] = repeated
+
+
 class SingleRequests:
     """Executes requests at the worker of this process. Implements ``apis.base.SingleScope``."""
 
@@ -188,6 +265,7 @@ class SingleRequests:
         self._header: RequestHeader
         self._codecs: dict[bytes, _Codec | None] = {}
         """By API key and version as in requests; None for the other versions that are served."""
+        self._repeat: Repeat | None = None
 
     @property
     def image(self) -> Image:
@@ -222,12 +300,23 @@ class SingleRequests:
             return None
         return data if len(data) == records.length else None
 
+    def repeat_by(self, repeat: Repeat) -> None:
+        """Let a function execute the present request when this host sends it again."""
+        self._repeat = repeat
+
     def execute(self, cost: RequestCost, body: bytes) -> SingleResponse | SingleDelay | None:
         """Execute a request, at once unless it has to wait; None if it must go the general way."""
         api = body[:API_BYTES]
         codec = self._codecs[api] if api in self._codecs else self._find_codec(api)
         if codec is None:
             return None
+        if codec.repeated is not None and len(body) <= REPEAT_BYTES_MAX:
+            return self._execute_repeated(cost, body, codec, codec.repeated)
+        return self._execute(cost, body, codec)
+
+    def _execute(
+        self, cost: RequestCost, body: bytes, codec: _Codec
+    ) -> SingleResponse | SingleDelay | None:
         found = quick_request_header(body, codec.request_header_version)
         if found is None:
             return None
@@ -253,6 +342,39 @@ class SingleRequests:
         if client.needs_checks and codec.key == ApiKey.PRODUCE:
             cost.records = count_batch_records(request[-1])
         return SingleResponse(codec, header.correlation_id, leaves)
+
+    def _execute_repeated(
+        self, cost: RequestCost, body: bytes, codec: _Codec, repeated: RepeatedRequests
+    ) -> SingleResponse | SingleDelay | None:
+        """Execute a request that its client may have sent before, or may repeat."""
+        local_worker, client_host = self._local_worker, cost.client.caller.client_host
+        image = local_worker.scope.image
+        request = body[_CORRELATION_END:]
+        timer = local_worker.work_time.step_timer
+        started_ns = timer()
+        known = repeated.execute(request, client_host, image)
+        if known is not None:
+            cost.io_ns = cost.owners_ns = timer() - started_ns
+            local_worker.work_time.move(local_worker.account, cost.io_ns)
+            key, version, _, client_id = known.header
+            correlation = body[_CORRELATION_AT:_CORRELATION_END]
+            correlation_id = int.from_bytes(correlation, "big", signed=True)
+            cost.header = RequestHeader(key, version, correlation_id, client_id)
+            cost.is_direct = True
+            frame = known.length + correlation + known.rest
+            return SingleResponse(codec, correlation_id, known.leaves, frame)
+        self._repeat = None
+        response = self._execute(cost, body, codec)
+        repeat = self._repeat_of_request()
+        if repeat is not None and isinstance(response, SingleResponse):
+            leaves, frame = response.leaves, response.encode()
+            repeated.keep(
+                request, image, _Repeated(client_host, cost.header, repeat, leaves, frame)
+            )
+        return response
+
+    def _repeat_of_request(self) -> Repeat | None:
+        return self._repeat
 
     def _find_codec(self, api_bytes: bytes) -> _Codec | None:
         if len(api_bytes) < API_BYTES:
@@ -283,6 +405,7 @@ def _codec(key: ApiKey, version: int, form: SingleForm) -> _Codec:
         schema.request_header_version(version),
         names.index("throttle_time_ms"),
         len(encode_response_header(key, version, 0)),
+        RepeatedRequests() if form.repeats else None,
     )
 
 

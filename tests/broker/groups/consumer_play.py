@@ -37,6 +37,7 @@ from minibroker.broker.metadata.image import (
     apply,
 )
 from minibroker_protocol.errors import ErrorCode
+from tests.broker.groups.repeated_heartbeats import RepeatedHeartbeats
 
 START_MS = 1_700_000_000_000
 OK = ErrorCode.NONE
@@ -68,6 +69,7 @@ class ConsumerPlay:
         self.answers: list[Any] = []
         self.extensions = 0
         """Heartbeats that had to extend a session and do nothing else, and did so."""
+        self.repeats = RepeatedHeartbeats()
         self.group = ConsumerGroup("g", self.limits, self.make_id, self.time)
 
     @property
@@ -125,7 +127,9 @@ class ConsumerPlay:
 
     def _extended_by(self, event: Event) -> ConsumerMember | None:
         """The member whose session a heartbeat extends without another effect."""
-        if isinstance(event, ConsumerHeartbeat) and self.group.only_extends_session(event):
+        if isinstance(event, ConsumerHeartbeat) and self.repeats.only_extends_session(
+            self.group, event
+        ):
             self.extensions += 1
             return self.group.data.members[event.member_id]
         return None

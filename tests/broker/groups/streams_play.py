@@ -26,6 +26,7 @@ from minibroker.broker.groups.streams_topology import (
 from minibroker.broker.metadata.image import Image, Topic, TopicCreated, apply
 from minibroker_protocol.errors import ErrorCode
 from tests.broker.groups.consumer_play import START_MS, partitions, topic_id
+from tests.broker.groups.repeated_heartbeats import RepeatedHeartbeats
 
 OK = ErrorCode.NONE
 READS = Subtopology("0", source_topics=("t",))
@@ -63,6 +64,7 @@ class StreamsPlay:
         self.held: list[str] = []
         self.extensions = 0
         """Heartbeats that only extended a session."""
+        self.repeats = RepeatedHeartbeats()
         self.group = StreamsGroup("g", self.limits, lambda: "id", self.time)
 
     @property
@@ -77,7 +79,9 @@ class StreamsPlay:
     def handle(self, event: Event) -> None:
         following: Event | None = event
         self.group.image, self.group.time = self.image, self.time
-        extends = isinstance(event, StreamsHeartbeat) and self.group.only_extends_session(event)
+        extends = isinstance(event, StreamsHeartbeat) and self.repeats.only_extends_session(
+            self.group, event
+        )
         self.extensions += extends
         while following is not None:
             decisions, following = self.group.handle(following, self.time), None

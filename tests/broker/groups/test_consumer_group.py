@@ -58,6 +58,7 @@ def test_heartbeat_that_changes_nothing_only_extends_the_session() -> None:
     assert play.extensions == before + 1
     play.sleep(40)
     play.beat("m", one.epoch)
+    assert play.repeats.count >= 1
     play.sleep(40)
     assert list(play.group.data.members) == ["m"]
     unlike: list[dict[str, Any]] = [

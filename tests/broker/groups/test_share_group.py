@@ -38,6 +38,7 @@ from minibroker.broker.metadata.image import (
 )
 from minibroker_protocol.errors import ErrorCode
 from tests.broker.groups.consumer_play import START_MS, partitions, topic_id
+from tests.broker.groups.repeated_heartbeats import RepeatedHeartbeats
 
 OK = ErrorCode.NONE
 T, U = topic_id("t"), topic_id("u")
@@ -58,6 +59,7 @@ class SharePlay:
         self.answers: list[Any] = []
         self.extensions = 0
         """Heartbeats that had to extend a session and do nothing else, and did so."""
+        self.repeats = RepeatedHeartbeats()
         self.group = ShareGroup("g", self.limits, lambda: "id", self.time)
 
     @property
@@ -67,7 +69,9 @@ class SharePlay:
     def handle(self, event: Event) -> None:
         following: Event | None = event
         self.group.image, self.group.time = self.image, self.time
-        extends = isinstance(event, ShareHeartbeat) and self.group.only_extends_session(event)
+        extends = isinstance(event, ShareHeartbeat) and self.repeats.only_extends_session(
+            self.group, event
+        )
         self.extensions += extends
         while following is not None:
             decisions, following = self.group.handle(following, self.time), None
@@ -158,6 +162,7 @@ def test_heartbeat_that_changes_nothing_only_extends_the_session(play: SharePlay
     assert play.extensions == before + 1
     play.now += 40
     play.beat("m", epoch)
+    assert play.repeats.count >= 1
     play.now += 40
     play.handle(TimePassed())
     assert play.group.members_count == 1

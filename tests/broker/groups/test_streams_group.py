@@ -450,6 +450,8 @@ def test_heartbeat_without_news_only_extends_the_session(play: StreamsPlay) -> N
     assert extends(2, **known)
     assert play.beat("a", 2, **known).tasks is None
     assert play.extensions == 1
+    play.beat("a", 2, **known)
+    assert play.repeats.count == 1
     for fields in (
         {"endpoint_epoch": 1},
         {"owned": NONE_OWNED},
