@@ -31,7 +31,6 @@ from minibroker.broker.groups.consumer_records import (
     TargetAssignmentMetadata,
 )
 from minibroker.broker.groups.consumer_state import (
-    NO_TIMESTAMP,
     ConsumerGroupData,
     ResolvedRegex,
     all_topics,
@@ -183,9 +182,8 @@ class MemberChange:
         member.
         """
         current = self.data.assignment_epoch, self.data.target_of(self.after)
-        timestamp, interval_ms = self.data.assignment_timestamp, self.times.assignment_interval_ms
-        is_due = timestamp == NO_TIMESTAMP or self.wall_ms >= timestamp + interval_ms
-        if self.data.assignment_epoch >= self.group_epoch or not (is_due or interval_ms == 0):
+        is_due = self.times.is_target_due(self.data.assignment_timestamp, self.wall_ms)
+        if self.data.assignment_epoch >= self.group_epoch or not is_due:
             return current
         members, targets = dict(self.data.members), dict(self.data.targets)
         instance_id = self.after.instance_id

@@ -200,15 +200,16 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
             )
 
     def expects_only(self, member: ConsumerMember, _event: ConsumerHeartbeat, /) -> bool:
-        """Whether the member has its target, and the group nothing to find out."""
+        """Whether the member has its target, no newer one is due, and nothing must be found out."""
         data = self.data
         hashed = data.hashed_image
         return (
             member.state is MemberState.STABLE
-            and data.group_epoch == data.assignment_epoch == member.member_epoch
+            and data.assignment_epoch == member.member_epoch
             and hashed is not None
             and hashed.topics is self.image.topics
             and not (data.regexes or self.held_revocations or self._released_revocations)
+            and (data.group_epoch == data.assignment_epoch or not self._is_target_due())
         )
 
     def _states_nothing_new(self, member: ConsumerMember, event: ConsumerHeartbeat, /) -> bool:

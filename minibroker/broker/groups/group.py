@@ -141,6 +141,11 @@ class GroupTimes(NamedTuple):
     heartbeat_interval_ms: int = 5_000
     assignment_interval_ms: int = 1_000
 
+    def is_target_due(self, last_ms: int, wall_ms: int) -> bool:
+        """Whether a target may be computed; the last one was at ``last_ms``, 0 if there is none."""
+        interval_ms = self.assignment_interval_ms
+        return not last_ms or not interval_ms or wall_ms >= last_ms + interval_ms
+
 
 DEFAULT_TIMES: Final = GroupTimes()
 
@@ -634,6 +639,7 @@ class EpochData(Protocol):
     """What the records of a group say."""
 
     group_epoch: int
+    assignment_timestamp: int
 
     @property
     def members(self) -> MutableMapping[str, Any]: ...
@@ -744,6 +750,9 @@ class EpochGroup(WrittenGroup, Generic[D]):
         Depends on the group, the image and the time, and is cheap: it is checked each time that a
         member repeats a heartbeat.
         """
+
+    def _is_target_due(self) -> bool:
+        return self.times.is_target_due(self.data.assignment_timestamp, self.time.wall_ms)
 
     @abstractmethod
     def _states_nothing_new(self, member: Any, event: Any, /) -> bool:

@@ -126,23 +126,25 @@ class ShareGroup(EpochGroup[ShareGroupData]):
             self._answer(event.waiter, ShareHeartbeatResult(rejected.error, rejected.text or None))
 
     def expects_only(self, member: ShareMember, _event: ShareHeartbeat, /) -> bool:
-        """Whether the member has its target, and all partitions have a state and a member.
+        """Whether the member has its target, no newer one is due, and all partitions have a state.
 
         The request of a heartbeat creates missing states.
         """
         data = self.data
-        if (
-            not data.group_epoch == data.assignment_epoch == member.member_epoch
-            or data.hashed_image is not self.image
-        ):
+        if data.assignment_epoch != member.member_epoch or data.hashed_image is not self.image:
             return False
         shares = data.shares(self.image)
-        return not (shares.unshared or shares.is_unassigned)
+        if shares.unshared:
+            return False
+        if data.group_epoch == data.assignment_epoch:
+            return not shares.is_unassigned
+        return not self._is_target_due()
 
     def _states_nothing_new(self, member: ShareMember, event: ShareHeartbeat, /) -> bool:
         known = member.member_epoch, member.client_id, member.client_host
         return (
             (event.member_epoch, event.client_id, event.client_host) == known
+            and event.member_epoch > JOIN_EPOCH
             and event.topics is None
             and event.rack_id in (None, member.rack_id)
         )
@@ -152,8 +154,8 @@ class ShareGroup(EpochGroup[ShareGroupData]):
         change = _MemberChange(self.data, self.image, self.time.wall_ms, before)
         change.subscribe(event)
         change.plan_group_epoch()
-        interval_ms = 0 if event.assigns_now else self.times.assignment_interval_ms
-        change.plan_target(interval_ms)
+        times = self.times
+        change.plan_target(times._replace(assignment_interval_ms=0) if event.assigns_now else times)
         member = change.after
         is_shown = (
             event.member_epoch == JOIN_EPOCH
@@ -334,12 +336,11 @@ class _MemberChange:
             self.records.append(data.epoch_record(self._group_epoch, metadata_hash))
             self.notes.append(f"is in epoch {self._group_epoch}")
 
-    def plan_target(self, interval_ms: int) -> None:
+    def plan_target(self, times: GroupTimes) -> None:
         """Compute the target of the group epoch if it is due, and let the member follow it."""
         data, member_id = self._data, self.after.member_id
         epoch, target = data.assignment_epoch, data.targets.get(member_id, {})
-        timestamp = data.assignment_timestamp
-        is_due = not timestamp or not interval_ms or self._wall_ms >= timestamp + interval_ms
+        is_due = times.is_target_due(data.assignment_timestamp, self._wall_ms)
         if epoch < self._group_epoch and is_due:
             epoch, target = self._group_epoch, self._compute_targets()
         if epoch == self.after.member_epoch and not self._is_bumped:

@@ -78,6 +78,27 @@ def test_heartbeat_that_changes_nothing_only_extends_the_session() -> None:
     assert not play.group.only_extends_session(ConsumerHeartbeat("m", one.epoch))
 
 
+def test_heartbeat_only_extends_the_session_while_the_next_target_is_not_due() -> None:
+    play = ConsumerPlay(t=3)
+    play.join("a", "t")
+    joined = play.join("b", "t")  # Within the assignment interval.
+    epoch = play.member("a").member_epoch
+    assert joined.member_epoch == epoch == play.group.data.assignment_epoch
+    assert play.group.state_name == ConsumerGroupState.ASSIGNING.value
+    play.beat("a", epoch)  # Computes the hash of the topics again.
+    before = play.extensions
+    assert play.beat("a", epoch).member_epoch == epoch
+    assert play.beat("b", epoch).member_epoch == epoch
+    assert play.extensions == before + 2
+    play.sleep(0.999)
+    play.beat("a", epoch)
+    assert play.extensions == before + 3
+    play.sleep(0.001)
+    play.beat("a", epoch)
+    assert play.extensions == before + 3
+    assert play.group.data.assignment_epoch == play.group.data.group_epoch > epoch
+
+
 def test_second_member_gets_partitions_only_when_the_first_has_revoked_them() -> None:
     play = ConsumerPlay(t=4)
     play.join("a", "t")

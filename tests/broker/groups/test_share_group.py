@@ -173,6 +173,19 @@ def test_heartbeat_that_changes_nothing_only_extends_the_session(play: SharePlay
         assert not play.group.only_extends_session(shown)
 
 
+def test_heartbeat_only_extends_the_session_while_the_next_target_is_not_due() -> None:
+    play = SharePlay(GroupLimits(share_times=GroupTimes(assignment_interval_ms=1_000)))
+    epoch = play.join("m", "t").member_epoch
+    assert play.beat("n", 0, ["t"]).member_epoch == epoch  # Within the assignment interval.
+    play.beat("m", epoch)  # Computes the hash of the topics again.
+    before = play.extensions
+    assert play.beat("m", epoch).member_epoch == epoch
+    assert play.extensions == before + 1
+    play.now += 1
+    assert play.beat("m", epoch).member_epoch > epoch
+    assert play.extensions == before + 1
+
+
 def test_members_share_partitions(play: SharePlay) -> None:
     for member in ("m", "n", "o", "p"):
         play.join(member, "t")

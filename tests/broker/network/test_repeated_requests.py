@@ -140,7 +140,7 @@ class GroupMember:
 
 
 class ConsumerMember(GroupMember):
-    DESCRIBE: partial[Message] = partial(ConsumerGroupDescribeRequest, group_ids=["g"])
+    DESCRIBE = partial(ConsumerGroupDescribeRequest, group_ids=["g"])
 
     def heartbeat(self, **fields: Any) -> Message:
         joins: dict[str, Any] = {
@@ -158,7 +158,7 @@ class ConsumerMember(GroupMember):
 
 
 class ShareMember(GroupMember):
-    DESCRIBE: partial[Message] = partial(ShareGroupDescribeRequest, group_ids=["g"])
+    DESCRIBE = partial(ShareGroupDescribeRequest, group_ids=["g"])
 
     def heartbeat(self, **fields: Any) -> Message:
         joins = {} if self.epoch else {"subscribed_topic_names": ["t"]}
@@ -167,7 +167,7 @@ class ShareMember(GroupMember):
 
 
 class StreamsMember(GroupMember):
-    DESCRIBE: partial[Message] = partial(StreamsGroupDescribeRequest, group_ids=["g"])
+    DESCRIBE = partial(StreamsGroupDescribeRequest, group_ids=["g"])
 
     def heartbeat(self, **fields: Any) -> Message:
         source = Subtopology(subtopology_id="0", source_topics=["t"])
