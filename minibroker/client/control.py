@@ -30,9 +30,7 @@ class ControlError(RuntimeError):
 
     def __init__(self, code: str, message: str, hint: str, status: int) -> None:
         self.code = code
-        # A hint is a sentence of its own.
-        stop = "" if not hint or message.endswith((".", ";", ":", "?", "!")) else "."
-        self.text = f"{message}{stop} {hint}".rstrip()
+        self.text = f"{message} {hint}".rstrip()
         self.status = status
         super().__init__(f"{code}: {self.text}".rstrip())
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from minibroker.lab.schema import Fault, to_json
+
+SENTENCE_ENDS: Final = (".", ";", ":", "?", "!")
 
 
 class ApiError(Exception):
@@ -73,9 +75,17 @@ class ErrorAnswer(NamedTuple):
 
 
 def error_json(code: str, message: str, hint: str, faults: Iterable[Fault] = ()) -> bytes:
-    """Return the body of an error response."""
+    """Return the body of an error response; message and hint are ended as sentences.
+
+    Clients in every language join the two with a space.
+    """
     fields = tuple(FieldFault(fault.path, fault.message) for fault in faults)
-    return json_bytes(ErrorAnswer(ErrorBody(code, message, hint, fields)))
+    return json_bytes(ErrorAnswer(ErrorBody(code, _ended(message), _ended(hint), fields)))
+
+
+def _ended(text: str) -> str:
+    """Return a text with a full stop, unless it has an end or is empty."""
+    return text if not text or text.endswith(SENTENCE_ENDS) else f"{text}."
 
 
 def json_bytes(answer: object) -> bytes:

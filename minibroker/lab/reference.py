@@ -422,7 +422,8 @@ selects another one. A browser shows [the console](../guides/console.md) there;
   changes. Waits are in real time, also if the clock is frozen.
 - At most %(connections)d connections are open. At the limit, the one idle for longest is closed.
 - An error is `{"error": {"code", "message", "hint", "fields": [{"path", "message"}]}}`: `code` is
-  Kafka's name of the error where it has one, `fields` lists every invalid field of a body.
+  Kafka's name of the error where it has one, `message` and `hint` end with a full stop or another
+  sign, and `hint` may be empty. `fields` lists every invalid field of a body.
 - All times are from the broker's clock, which `POST /v1/clock` changes.
 - By default the API listens on loopback only, and has no authentication. If `control.listener` is
   another address, requests need a token: `control.token`, or one that is created at each start.

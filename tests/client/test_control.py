@@ -33,8 +33,18 @@ def test_none_values_are_omitted(control: Control, minibroker_topic: str) -> Non
 
 
 def test_error_response_raises_with_hint(control: Control) -> None:
-    with pytest.raises(ControlError, match=r"advance_ms: .*[^.]\. GET /openapi"):
-        control.post("v1", "clock", advance_ms="soon")
+    with pytest.raises(ControlError) as caught:
+        control.post("v1", "topics", name="")
+    assert str(caught.value) == (  # The same in the packages for Node.js, Java and Go.
+        "INVALID_REQUEST: name: must have 1 to 249 characters, not 0."
+        " GET /openapi.json describes every body."
+    )
+
+
+def test_error_response_without_hint_raises_one_sentence(control: Control) -> None:
+    with pytest.raises(ControlError) as caught:
+        control.get("v1", "topics", "none")
+    assert str(caught.value).endswith(": there is no topic 'none'.")
 
 
 def test_closed_connection_is_reopened(control: Control) -> None:

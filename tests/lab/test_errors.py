@@ -33,11 +33,26 @@ def test_error_body_has_code_message_hint_and_fields() -> None:
     assert json.loads(body) == {
         "error": {
             "code": "BAD",
-            "message": "it is bad",
+            "message": "it is bad.",
             "hint": "Make it good.",
             "fields": [{"path": "a.b", "message": "is bad"}],
         }
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", ""),
+        ("there is no topic 'a'", "there is no topic 'a'."),
+        ("There is no topic 'a'.", "There is no topic 'a'."),
+        ("did you mean 'error'?", "did you mean 'error'?"),
+        ("the journal is off; switch it on:", "the journal is off; switch it on:"),
+    ],
+)
+def test_message_and_hint_in_error_body_end_as_sentences(text: str, sentence: str) -> None:
+    error = json.loads(error_json("BAD", text, text))["error"]
+    assert (error["message"], error["hint"]) == (sentence, sentence)
 
 
 def test_json_body_is_one_line_of_ascii() -> None:

@@ -18,14 +18,7 @@ type M = map[string]any
 type Error struct{ Code, Message, Hint string }
 
 func (e *Error) Error() string {
-	text := e.Code + ": " + e.Message
-	if e.Hint == "" {
-		return text
-	}
-	if !strings.ContainsAny(text[len(text)-1:], ".;:?!") {
-		text += "." // A hint is a sentence of its own.
-	}
-	return text + " " + e.Hint
+	return strings.TrimSpace(e.Code + ": " + e.Message + " " + e.Hint)
 }
 
 // Call sends a request to the control API: Call("GET", nil, nil, "topics", "orders").

@@ -85,7 +85,7 @@ func TestRunningBroker(t *testing.T) {
 		}
 		check(t, b.DeleteTopic("orders"))
 		expectCode(t, b.DeleteTopic("a/../b?c"), "UNKNOWN_TOPIC_OR_PARTITION")
-		expectText(t, b.CreateTopic("", 1, nil), "249 characters, not 0. GET /openapi.json")
+		expectText(t, b.CreateTopic("", 1, nil), "INVALID_REQUEST: name: must have 1 to 249 characters, not 0. GET /openapi.json describes every body.")
 		check(t, b.CreateTopic("left", 1, nil))
 		check(t, b.Reset())
 		if topics := ownTopics(t, b); len(topics) > 0 {

@@ -119,8 +119,7 @@ class Minibroker {
     const answer = text ? JSON.parse(text) : {};
     if (response.ok) return answer;
     const { code, message, hint = '' } = answer.error ?? { code: `${response.status}`, message: text };
-    const stop = !hint || /[.;:?!]$/.test(message) ? '' : '.'; // A hint is a sentence of its own.
-    throw new MinibrokerError(`${code}: ${message}${stop} ${hint}`.trim(), code);
+    throw new MinibrokerError(`${code}: ${message} ${hint}`.trim(), code);
   }
 }
 

@@ -41,7 +41,7 @@ async def test_topic_is_created_described_listed_and_deleted(client: httpx.Async
     assert (deleted.status_code, deleted.content) == (204, b"")
     assert error(await client.get("/v1/topics/orders"), 404) == {
         "code": "UNKNOWN_TOPIC_OR_PARTITION",
-        "message": "no topic 'orders'",
+        "message": "no topic 'orders'.",
         "hint": "Create it first.",
         "fields": [],
     }

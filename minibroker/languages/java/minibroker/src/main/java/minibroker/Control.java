@@ -56,9 +56,7 @@ final class Control {
         Map<String, Object> error = object(answer.get("error"));
         String code = String.valueOf(error.getOrDefault("code", response.statusCode()));
         String hint = String.valueOf(error.getOrDefault("hint", ""));
-        String message = code + ": " + error.get("message");
-        String stop = hint.isEmpty() || message.matches("(?s).*[.;:?!]") ? "" : "."; // A hint is a sentence of its own.
-        throw new MinibrokerException(code, (message + stop + " " + hint).trim());
+        throw new MinibrokerException(code, (code + ": " + error.get("message") + " " + hint).trim());
     }
 
     private static String encoded(String text) {

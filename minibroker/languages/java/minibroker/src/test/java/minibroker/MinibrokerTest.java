@@ -50,7 +50,9 @@ class MinibrokerTest {
         MinibrokerException unknown = assertThrows(MinibrokerException.class, () -> broker.topic("a/../b?c"));
         assertEquals("UNKNOWN_TOPIC_OR_PARTITION", unknown.code());
         MinibrokerException invalid = assertThrows(MinibrokerException.class, () -> broker.createTopic("", 1));
-        assertTrue(invalid.getMessage().contains("not 0. GET /openapi.json"), invalid.getMessage());
+        assertEquals(
+                "INVALID_REQUEST: name: must have 1 to 249 characters, not 0. GET /openapi.json describes every body.",
+                invalid.getMessage());
     }
 
     @Test
