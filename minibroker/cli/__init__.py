@@ -45,7 +45,7 @@ def main() -> None:
     except click.ClickException as mistake:
         mistake.show()
         sys.exit(mistake.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):  # The second: at a question, also if input ended.
         sys.exit(ExitCode.INTERRUPTED)
     except (OutputFailed, BrokenPipeError) as error:
         # Unwritten output is still buffered, and writing it would fail again at exit.

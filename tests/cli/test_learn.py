@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from minibroker.cli import main
 from minibroker.cli.app import app
 from minibroker.cli.learn import (
     Chapter,
@@ -20,7 +21,7 @@ from minibroker.cli.learn import (
     right_answer,
     teach,
 )
-from minibroker.cli.output import CliError, InvalidUsage
+from minibroker.cli.output import CliError, ExitCode, InvalidUsage
 
 PAGE = """# 4. Groups
 
@@ -208,6 +209,21 @@ def test_prediction_is_judged(
     assert lines[:3] == ["9. Test", "", "Introduction."]
     assert lines.index("$ echo 3") < lines.index("3") < lines.index(verdict)
     assert lines[-3:] == ["Because.", "", f"{score} predictions were right."]
+
+
+@pytest.mark.parametrize("reason", [EOFError, KeyboardInterrupt])
+def test_end_of_input_at_a_question_ends_without_a_traceback(
+    reason: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(_: str) -> str:
+        raise reason
+
+    monkeypatch.setattr("minibroker.cli.learn.read_chapter", lambda _: CHAPTER)
+    monkeypatch.setattr("click.termui.visible_prompt_func", end)
+    monkeypatch.setattr("sys.argv", ["minibroker", "learn", "1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == ExitCode.INTERRUPTED
 
 
 def test_chapter_without_questions_only_shows(monkeypatch: pytest.MonkeyPatch) -> None:
