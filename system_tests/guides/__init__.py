@@ -1,0 +1,1 @@
+"""The commands of the pages, run as a reader runs them."""
