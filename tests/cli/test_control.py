@@ -75,7 +75,7 @@ async def test_stopped_broker_and_unreachable_broker_have_different_errors() -> 
         (b"\x00\x00\x00\x04what", "does not speak HTTP"),
         (b"HTTP/1.1 404 No\r\n\r\n{}", "is it the control API"),
         (
-            b'HTTP/1.1 503 No\r\n\r\n{"error":{"message":"not now","hint":"Try again."}}',
+            b'HTTP/1.1 503 No\r\n\r\n{"error":{"message":"not now.","hint":"Try again."}}',
             "not now. Try again.",
         ),
     ],
