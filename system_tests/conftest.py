@@ -32,6 +32,7 @@ LONGEST = (
     "pipeline/test_watch_kills.py",
     "suites/test_librdkafka.py",
     "suites/test_kafka_python.py",
+    "guides/test_guides.py",
     "exhibits/test_exhibits.py",
     "pipeline/test_silent_brokers.py",
     "pipeline/test_secured.py",
