@@ -89,7 +89,9 @@ class Reader:
     def run(self, script: Sequence[tuple[Block | None, str]]) -> Ran:
         """Run commands from top to bottom in one shell, until one fails."""
         place = self._kept / "place"
-        lines = ["set -euo pipefail", "ip link set lo up"]
+        namespace = self._kept / "namespace"
+        lines = [f"readlink /proc/self/ns/net > {namespace}", "set -euo pipefail"]
+        lines += ["ip link set lo up"]
         for number, (_, text) in enumerate(script):
             lines += [f"echo {number} > {place}", text]
         lines += [f"echo {len(script)} > {place}", "ctrl-c"]
@@ -106,14 +108,14 @@ class Reader:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-            namespace = _namespace_of(process)
             try:
                 code = process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 code = 124
             finally:
-                _end_all_in(namespace)
+                process.kill()
                 process.wait()
+                _end_all_in(namespace)
         reached = int(place.read_text()) if place.exists() else 0
         block = script[reached][0] if reached < len(script) else None
         alongside = self._kept / "alongside"
@@ -121,25 +123,11 @@ class Reader:
         return Ran(code, block, "\n--- alongside:\n".join(texts))
 
 
-def _namespace_of(process: subprocess.Popen[bytes]) -> str:
-    """The network namespace of a process, once it is not ours."""
-    ours = os.readlink("/proc/self/ns/net")
-
-    def other() -> str:
-        try:
-            found = os.readlink(f"/proc/{process.pid}/ns/net")
-        except OSError:
-            found = ""
-        if process.poll() is not None:
-            return "ended"
-        return found if found != ours else ""
-
-    return wait_until(other, "a network namespace of its own")
-
-
-def _end_all_in(namespace: str) -> None:
-    """Kill what still runs in a network namespace, and wait for its end."""
-    wait_until(partial(_nothing_runs_in, namespace), "the end of a page's processes")
+def _end_all_in(stored: Path) -> None:
+    """Kill what still runs in the network namespace of a page, and wait for its end."""
+    if stored.exists():
+        namespace = stored.read_text().strip()
+        wait_until(partial(_nothing_runs_in, namespace), "the end of a page's processes")
 
 
 def _nothing_runs_in(namespace: str) -> bool:
