@@ -207,8 +207,8 @@ def partitions_without_acknowledgements(ask: SendRequest) -> None:
         "fetched with one of an unknown partition": [_fetched(member.topic_id, (9, (0,)))],
         "fetched again": [],
     }
-    for name, topics in fetched.items():
-        member.fetch_once(name, topics=topics, max_wait_ms=0)
+    for name, wanted in fetched.items():
+        member.fetch_once(name, topics=wanted, max_wait_ms=0)
     member.epoch = -1
     member.acknowledge("closed", topics=[_acknowledged(member.topic_id, (0, ()), (9, ()))])
 
