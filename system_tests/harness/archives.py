@@ -34,9 +34,16 @@ def source_distribution(package: str, version: str, sha256: str) -> Archive:
     )
 
 
+def npm_package(package: str, version: str, sha256: str) -> Archive:
+    """Return the archive of a package of npm."""
+    name = f"{package.removeprefix('@').replace('/', '-')}-{version}.tgz"
+    return Archive(name, sha256, ("npm", "pack", "--silent", f"{package}@{version}"))
+
+
 def unpacked(archive: Archive) -> Path:
     """Return the folder of an archive's contents, fetched if need be."""
-    folder = CACHE / f"archive-{archive.name.removesuffix('.tar.gz')}-{archive.sha256[:12]}"
+    name = archive.name.removesuffix(".tar.gz").removesuffix(".tgz")
+    folder = CACHE / f"archive-{name}-{archive.sha256[:12]}"
     with one_at_a_time("archives"):
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
