@@ -263,6 +263,10 @@ class SegmentFiles:
         if descriptor is not None:
             os.close(descriptor)
 
+    def close_all(self) -> None:
+        """Close all files; those that are used later are opened again."""
+        self._shrink(0)
+
     def close_directory(self, directory: str) -> None:
         """Close all files of one directory, for example of a log that could not be opened."""
         for path in [path for path in self._descriptors if os.path.dirname(path) == directory]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.paths import list_deleted, rename_directory
 from minibroker.broker.log.replica_manager import (
+    CLOSING_THREADS,
     KNOWN_SNAPSHOTS_MAX,
     LogManager,
     SavedState,
@@ -223,6 +225,57 @@ def test_recovery_continues_when_a_stray_cannot_be_renamed(
     assert failures == [(str(tmp_path / "a-0"), errno.EROFS)]
     assert [key for key, _ in manager.items()] == [("b", 0)]
     manager.close(now_ms=NOW_MS)
+
+
+def many_logs(
+    folder: Path, settings: Settings, batch: MakeBatch, **options: Any
+) -> tuple[LogManager, Image]:
+    """Logs with a record each, more than files may be open."""
+    manager = LogManager(folder, settings, lambda *_: True, SegmentFiles(limit=16), **options)
+    current = image(topic("t", b"1", partitions=100))
+    for index in range(100):
+        log = manager.get(current, "t", index, now_ms=NOW_MS)
+        assert log is not None
+        log.append(batch(0), now_ms=NOW_MS)
+    return manager, current
+
+
+def test_many_logs_are_closed_at_a_time_and_cleanly(
+    tmp_path: Path, settings: Settings, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, current = many_logs(tmp_path, settings, batch)
+    close, all_close = Log.close, threading.Barrier(CLOSING_THREADS)
+
+    def close_with_others(log: Log, *, now_ms: int) -> None:
+        if log.directory.endswith(tuple(f"t-{number}" for number in range(CLOSING_THREADS))):
+            all_close.wait(60)
+        close(log, now_ms=now_ms)
+
+    with monkeypatch.context() as context:
+        context.setattr(Log, "close", close_with_others)
+        assert manager.close(now_ms=NOW_MS) == []
+    again = LogManager(tmp_path, settings, lambda *_: True, SegmentFiles())
+    for index in range(100):
+        log = again.get(current, "t", index, now_ms=NOW_MS)
+        assert log is not None
+        assert (log.opened_clean, log.log_end_offset) == (True, 1)
+    again.abandon()
+
+
+def test_failures_of_logs_that_are_closed_are_reported_in_the_same_thread(
+    tmp_path: Path, settings: Settings, batch: MakeBatch
+) -> None:
+    failures: list[tuple[str, int]] = []
+    manager, _ = many_logs(
+        tmp_path,
+        settings,
+        batch,
+        on_failure=lambda path, _: failures.append((path, threading.get_ident())),
+    )
+    shutil.rmtree(tmp_path / "t-7")
+    [error] = manager.close(now_ms=NOW_MS)
+    assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert failures == [(str(tmp_path / "t-7"), threading.get_ident())]
 
 
 def test_recovery_completes_interrupted_removal(
