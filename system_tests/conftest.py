@@ -136,6 +136,15 @@ def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def _check_brokers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test during which a process of a shared broker ended by itself."""
+    yield
+    for value in request.node.funcargs.values():
+        if isinstance(value, RunningBroker):
+            value.check()
+
+
 @pytest.fixture
 def fresh() -> Callable[[str], str]:
     """Make names that nothing else uses: `fresh("orders")`."""

@@ -122,7 +122,10 @@ class TaskBroker:
         return [instance.name for plan in self._plans for instance in plan.roles]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until ``stop``; started when every role is ready. An error in a role ends the run."""
+        """Run until ``stop``; started when every role is ready.
+
+        An error in a role ends the run, and so does one that ends by itself (`RuntimeError`).
+        """
         async with trio.open_nursery() as nursery:
             for plan in self._plans:
                 self._incarnations[plan.name] = _Incarnation(self._environments(plan, 1))
@@ -149,6 +152,8 @@ class TaskBroker:
             life.ended.set()
             if self._stopping:
                 return
+            if not life.scope.cancel_called:
+                raise RuntimeError(f"{plan.name} ended by itself")
             incarnation += 1
             self._incarnations[plan.name] = _Incarnation(self._environments(plan, incarnation))
             await trio.sleep(BACKOFF_S)

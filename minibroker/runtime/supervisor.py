@@ -430,9 +430,11 @@ class _Supervisor:
         if self._phase is _Phase.STOPPING:
             self._table.ended(role.index, status, restarts=False)
             # SIGTERM may arrive before the role has a handler: its default action is a clean end.
-            if os.waitstatus_to_exitcode(status) not in (0, -signal.SIGTERM):
+            is_clean = os.waitstatus_to_exitcode(status) in (0, -signal.SIGTERM)
+            if not is_clean:
                 self._exit = self._exit or Exit.FAILED
-            self._report(ProcessEventKind.ENDED, role, text, pid)
+            died = not is_clean and not role.was_killed
+            self._report(ProcessEventKind.DIED if died else ProcessEventKind.ENDED, role, text, pid)
             return
         failed_start = self._phase is _Phase.STARTING and not role.was_ready
         delay = None if failed_start else role.restarts.died(now)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         MiniBroker,
         SharedBrokerError,
     )
+    from minibroker.testing.failures import BrokerFailed
     from minibroker.testing.faults import FaultNeverFired
     from minibroker.testing.histories import (
         Consumers,
@@ -45,6 +46,7 @@ _HOMES = {
     "BrokerSnapshot": "testing.broker",
     "MiniBroker": "testing.broker",
     "SharedBrokerError": "testing.broker",
+    "BrokerFailed": "testing.failures",
     "ControlError": "client.control",
     "FaultNeverFired": "testing.faults",
     "DidNotHappen": "testing.journal",
@@ -67,6 +69,7 @@ _HOMES = {
 
 __all__ = [
     "AsyncMiniBroker",
+    "BrokerFailed",
     "BrokerNamespace",
     "BrokerSnapshot",
     "BrokerStartError",

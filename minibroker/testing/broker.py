@@ -31,6 +31,7 @@ from typing import (
 )
 
 from minibroker.seed_file import read_seed, text_of
+from minibroker.testing.failures import FailureWarnings
 from minibroker.testing.lease import Ended, ForkServerAddress, Lease, fork_server_of_process
 from minibroker.testing.messages import ControlledMessages
 
@@ -186,6 +187,7 @@ class MiniBroker(Controlled, ControlledMessages):
         self._fork_server = fork_server
         self._share = share
         self._lease: Lease | None = None
+        self._failures = FailureWarnings()
 
     async def __aenter__(self) -> AsyncMiniBroker:
         broker = AsyncMiniBroker(self)
@@ -255,12 +257,23 @@ class MiniBroker(Controlled, ControlledMessages):
         return client_config(made, library, self.bootstrap_servers)
 
     def stop(self) -> None:
-        """Stop, and wait until nothing of the broker is left; a second call does nothing."""
+        """Stop, and wait until nothing of the broker is left; a second call does nothing.
+
+        Warns (`BrokerFailed`) of each of its processes that ended by itself, as `check` does.
+        """
         self._forget_ready()
-        if self._lease is not None:
-            self._lease.stop()
-            self._lease = None
+        lease, self._lease = self._lease, None
+        ended = None if lease is None else lease.stop()
         self._forget_secrets()
+        if ended is not None:
+            self._failures.warn(ended.log)
+
+    def check(self) -> None:
+        """Warn (`BrokerFailed`) of each process that has ended by itself since the last call.
+
+        It was restarted. A process that was killed from outside is no failure.
+        """
+        self._failures.warn(self.log())
 
     # ----------------------------------------------------------------------------- addresses
 
@@ -415,6 +428,7 @@ class AsyncMiniBroker:
         self.connections = _awaited(broker.connections)
         self.groups = _awaited(broker.groups)
         self.log = _awaited(broker.log)
+        self.check = _awaited(broker.check)
         self.ended = _awaited(broker.ended)
         self.restart = _awaited(broker.restart)
         self.start = _awaited(broker.start)

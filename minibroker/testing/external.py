@@ -82,6 +82,9 @@ class ExternalKafka(MessageHelpers):
     def ended(self) -> None:
         """Return None: it is not watched."""
 
+    def check(self) -> None:
+        """Do nothing: its processes are not watched."""
+
     def log(self) -> str:
         """Return nothing: its log is elsewhere."""
         return ""

@@ -42,7 +42,7 @@ class BrokerStartError(RuntimeError):
 
 
 class Ended(NamedTuple):
-    """A broker that ended by itself: its exit code (negative: the signal) and the end of its log.
+    """A broker that ended: its exit code (negative: the signal) and the end of its log.
 
     The code is None if the fork server ended too.
     """
@@ -187,13 +187,18 @@ class Lease:
     def _note_end(self, answer: Mapping[str, Any]) -> None:
         self._ended = Ended(answer.get("code"), str(answer.get("text") or self._fork_server.log()))
 
-    def stop(self) -> None:
-        """Close the lease, and wait for the broker's end if there is no other lease."""
+    def stop(self) -> Ended | None:
+        """Close the lease, and wait for the broker's end if there is no other lease.
+
+        Returns that end, or an earlier one.
+        """
         with suppress(OSError):  # the fork server may have ended, and the broker with it
             self._connection.shutdown(socket.SHUT_WR)
-            while self._answer(STOP_SECONDS_MAX):
-                pass
+            while answer := self._answer(STOP_SECONDS_MAX):
+                if answer.get("event") == "stopped":
+                    self._note_end(answer)
         self.close()
+        return self._ended
 
     def close(self) -> None:
         """Close the lease without waiting."""

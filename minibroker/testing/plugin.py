@@ -202,9 +202,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", name="minibroker")
-def minibroker_fixture(request: pytest.FixtureRequest) -> MiniBroker:
+def minibroker_fixture(request: pytest.FixtureRequest) -> Iterator[MiniBroker]:
     """The broker of this test run; under pytest-xdist all workers share it."""
-    return request.config.stash[RUN].begin().start()
+    broker = request.config.stash[RUN].begin().start()
+    yield broker
+    broker.stop()
 
 
 @pytest.fixture
@@ -345,6 +347,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     broker = item.config.stash[RUN].broker
     if broker is not None and _uses_broker(item) and broker.ended() is not None:
         broker.restart()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """Warn after each test of processes of the shared broker that ended by themselves."""
+    yield
+    broker = item.config.stash[RUN].broker
+    if broker is not None and _uses_broker(item):
+        broker.check()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,10 +21,11 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Self
 
+from minibroker.testing.failures import FailureWarnings
 from system_tests.harness.jars import classpath, kafka_jars
 from system_tests.harness.jvm import ERRORS, short_jvm
 from system_tests.harness.waiting import PATIENCE_S, wait_until
@@ -58,6 +59,7 @@ class RunningBroker:
     output: IO[bytes]
     data_dir: Path | None = None
     control_url: str | None = None
+    failures: FailureWarnings = field(default_factory=FailureWarnings)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -72,13 +74,23 @@ class RunningBroker:
         return _content(self.output)
 
     def stop(self, *, within_s: float = 30.0) -> int:
-        """SIGTERM, wait, and return the exit status; a broker that stays is killed."""
+        """SIGTERM, wait, and return the exit status; a broker that stays is killed.
+
+        Warns (`BrokerFailed`), which is an error in tests, if a process ended by itself.
+        """
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(within_s)
+            status = self.process.wait(within_s)
         finally:
             self.kill()
+        self.check()
+        return status
+
+    def check(self) -> None:
+        """Warn (`BrokerFailed`) of each process that has ended by itself since the last call."""
+        if not self.output.closed:
+            self.failures.warn(self.printed())
 
     def kill(self) -> None:
         """Send SIGKILL to the process itself only: its child processes must notice by
@@ -103,9 +115,12 @@ class RunningBroker:
             self.forget()
 
     def forget(self) -> None:
-        """Kill what is left and close the file of its output."""
+        """Kill what is left, and close the file of its output after a last `check`."""
         self.kill()
-        self.output.close()
+        try:
+            self.check()
+        finally:
+            self.output.close()
 
 
 def start_minibroker(

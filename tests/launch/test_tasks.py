@@ -143,3 +143,16 @@ async def test_error_in_a_role_is_not_hidden(autojump_clock: MockClock, tmp_path
     )
     with pytest.RaisesGroup(Exception, flatten_subgroups=True):
         await made.run()
+
+
+async def test_role_that_ends_by_itself_ends_the_run(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    made = TaskBroker(
+        Settings.from_sources(), tmp_path, clock=SimulatedClock(autojump_clock), seed=1
+    )
+    ended = pytest.RaisesExc(RuntimeError, match="acceptor ended by itself")
+    with pytest.RaisesGroup(ended, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(made.run)
+            made.environment("acceptor").stopping.set()

@@ -294,7 +294,7 @@ def test_hanging_role_is_killed_within_its_share_of_the_time(
     assert events[-1] == ("ended", "stuck")
 
 
-def test_failure_while_ending_is_not_a_clean_end(run_supervised: Run) -> None:
+def test_failure_while_ending_is_a_death_and_no_clean_end(run_supervised: Run) -> None:
     supervised = run_supervised("""
         def main(life):
             serve(life)
@@ -304,6 +304,7 @@ def test_failure_while_ending_is_not_a_clean_end(run_supervised: Run) -> None:
     """)
     supervised.until("all ready")
     os.kill(supervised.process.pid, signal.SIGTERM)
+    assert supervised.until("died", "a")["text"] == "exit status 4"
     assert supervised.end()[0] == Exit.FAILED
 
 

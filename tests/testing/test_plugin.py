@@ -244,6 +244,38 @@ def test_broker_that_dies_is_reported_and_replaced(pytester: pytest.Pytester) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "outcomes"),
+    [((), {"passed": 2, "warnings": 2}), (("-W", "error"), {"passed": 2, "errors": 2})],
+)
+def test_process_that_dies_by_itself_is_a_warning_of_its_test(
+    pytester: pytest.Pytester, options: tuple[str, ...], outcomes: dict[str, int]
+) -> None:
+    pytester.makepyfile(
+        """
+        import os, signal
+
+        def abort(broker, name):
+            processes = broker.control.get("v1", "health")["processes"]
+            pid = next(process["pid"] for process in processes if process["name"] == name)
+            os.kill(pid, signal.SIGABRT)
+            while f"(pid {pid}) died" not in broker.log():
+                pass
+
+        def test_shared(minibroker, minibroker_topic):
+            abort(minibroker, "acceptor")
+
+        def test_own(minibroker_own, minibroker_topic):
+            abort(minibroker_own, "worker-0")
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:randomly", *options, *PLUGINS_AND_CACHE_OFF)
+    result.assert_outcomes(**outcomes)
+    result.stdout.fnmatch_lines(
+        ["*BrokerFailed: acceptor (pid *) died: *", "*BrokerFailed: combined-0 (pid *) died: *"]
+    )
+
+
 def test_dead_shared_broker_is_replaced_once_for_all_workers(
     pytester: pytest.Pytester, is_gone: Callable[[int], bool]
 ) -> None:
