@@ -38,7 +38,9 @@ async def test_health_is_that_of_the_processes(at: At, autojump_clock: MockClock
         assert (await broker_health(at.broker)).ready
 
 
-async def test_health_with_a_condition_is_degraded_and_names_it(at: At) -> None:
+async def test_health_with_a_condition_is_degraded_and_names_it(
+    at: At, autojump_clock: MockClock
+) -> None:
     at.env.statuses = partial(tuple, STATUSES[:1])
     assert (await broker_health(at.broker)).status == "ready"
     full = Condition(ConditionKind.STORAGE_FAILED, "/data", "0 bytes are free", 7)
