@@ -111,7 +111,10 @@ docs-check: $(VENV)/.installed-dev
 SITE := build/site
 SITE_BIN := build/site-venv/bin
 
-site: $(SITE_BIN)/.installed ## The documentation as a site with search, in build/site; links are checked
+# Diagrams are drawn in the browser by files of the site, so that pages need no network.
+MERMAID := build/mermaid
+
+site: $(SITE_BIN)/.installed $(MERMAID)/.unpacked ## The documentation as a site with search, in build/site; links are checked
 	@rm -rf $(SITE) build/site-pages && mkdir -p build/site-pages
 	@cp -r docs/. .ci/site/index.md build/site-pages && touch build/site-pages/changelog.md
 	@$(SITE_BIN)/sphinx-build -q -W --keep-going -c .ci/site -d build/site-doctrees \
@@ -124,6 +127,16 @@ $(SITE_BIN)/.installed: .ci/site/requirements.lock
 	@$(PYTHON) -m venv build/site-venv
 	@$(SITE_BIN)/pip install -q --disable-pip-version-check -r $<
 	@touch $@
+
+$(MERMAID)/.unpacked: .ci/site/mermaid.sha256
+	@rm -rf $(MERMAID); mkdir -p $(MERMAID)/mermaid
+	@package=$$(sed -E 's/.* mermaid-(.*)\.tgz/mermaid@\1/' $<); echo "fetching $$package for the site's diagrams"; \
+	    (cd $(MERMAID) && npm pack --silent "$$package" >npm.out 2>&1) || { cat $(MERMAID)/npm.out >&2; \
+	    echo "the site's diagrams need $$package, and npm could not fetch it" >&2; exit 1; }
+	@cd $(MERMAID) && sha256sum --check --quiet $(CURDIR)/$<
+	@tar --extract --gzip --file $(MERMAID)/mermaid-*.tgz --directory $(MERMAID)/mermaid --strip-components 2 \
+	    --exclude '*.map' package/dist/mermaid.esm.min.mjs package/dist/chunks/mermaid.esm.min
+	@rm $(MERMAID)/mermaid-*.tgz; touch $@
 
 bench: compiled ## Measure, beside Apache Kafka and librdkafka's mock
 	$(BIN)/python -m system_tests.benchmarks $(ARGS)

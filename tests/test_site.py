@@ -60,6 +60,23 @@ def test_dead_link_is_reported(site: Path, link: str, problem: str) -> None:
     assert check(site) == (1, [problem])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script src="{}"></script>',
+        '<script type="module">import a from "{}";</script>',
+        '<link rel="stylesheet" href="{}">',
+        '<img src="{}">',
+    ],
+)
+def test_page_that_loads_from_another_host_is_reported(site: Path, text: str) -> None:
+    url = "https://cdn.example/a"
+    page = site / "guides/quotas.html"
+    page.write_text(page.read_text() + text.format(url) + f"<p>import a from '{url}'</p>")
+    problem = f"guides/quotas.html: {url} is loaded from another host"
+    assert check(site) == (1, [problem])
+
+
 def test_page_that_the_search_lacks_is_reported(site: Path) -> None:
     write_index(site, ["index"])
     assert check(site) == (

@@ -1,4 +1,5 @@
-"""Check the built site: each link and picture leads somewhere, and the search finds every page.
+"""Check the built site: links and pictures lead somewhere, pages load nothing from other hosts, and
+the search finds every page.
 
 ``python .ci/site/check.py build/site``; ``make site`` runs it. Sphinx checks the links of Markdown,
 but not those that ``conf.py`` writes, nor what a theme adds. The exit code is 1 if there
@@ -8,6 +9,7 @@ is a problem.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -23,31 +25,45 @@ WORD: Final = ("throttl", "guides/quotas")
 """A stem as the search has it, and one of the pages that it must find."""
 
 
+IMPORTED: Final = re.compile(r"""(?:import|from)\s*\(?\s*["']((?:https?:)?//[^"']+)""")
+"""A module that a script loads from another host."""
+
+
 class Page(HTMLParser):
-    """The links and the anchors of a page."""
+    """The links and the anchors of a page, and what it loads from elsewhere."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: list[str] = []
         self.anchors = {""}
+        self.loads: list[str] = []
         self.feed(text)
 
-    def handle_starttag(self, _: str, attributes: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        loaded = {"src"} if tag != "link" else {"href"}
+        self.loads += [
+            value for name, value in attributes if name in loaded and urlsplit(value or "").netloc
+        ]
         for name, value in attributes:
             if value and name in {"id", "name"}:
                 self.anchors.add(value)
             elif value and name in {"href", "src"}:
                 self.links.append(value)
 
+    def handle_data(self, data: str) -> None:
+        self.loads += IMPORTED.findall(data) if self.lasttag == "script" else []
+
 
 def problems(site: Path) -> Iterator[str]:
-    """Yield each dead link, and each page that the search does not know."""
+    """Yield each dead link, what needs a network, and each page that the search does not know."""
     pages = {
         path: Page(path.read_text(encoding="utf-8"))
         for path in site.rglob("*.html")
         if path.relative_to(site).parts[0] != FILES
     }
     for path, page in sorted(pages.items()):
+        for url in page.loads:
+            yield f"{path.relative_to(site)}: {url} is loaded from another host"
         for link in dict.fromkeys(page.links):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:

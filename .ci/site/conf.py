@@ -31,6 +31,9 @@ project = "minibroker"
 author = "the minibroker developers"
 copyright = author  # noqa: A001 - Sphinx's name
 extensions = ["myst_parser", "sphinxcontrib.mermaid"]
+# `make site` puts mermaid there.
+html_static_path = [str(ROOT / "build" / "mermaid")]
+mermaid_use_local = "mermaid/mermaid.esm.min.mjs"
 myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 4
 html_theme = "furo"
