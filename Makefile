@@ -76,6 +76,9 @@ attack: $(VENV)/.installed-dev ## Attack brokers for an hour (ATTACK_S=…; ATTA
 	$(BIN)/python .ci/totals.py $(REPORTS)/attack.xml || status=1; \
 	exit $$status
 
+soak: $(VENV)/.installed-dev ## Groups of every type with real clients for 22 minutes (SOAK_S=…)
+	SOAK_S=$(or $(SOAK_S),1320) $(BIN)/pytest system_tests/soak -q -s $(ARGS)
+
 client-suites: $(VENV)/.installed-dev ## The complete test suites of client libraries (ARGS=kgo: one)
 	$(BIN)/python -m system_tests.suites $(ARGS)
 
@@ -136,7 +139,7 @@ $(MERMAID)/.unpacked: .ci/site/mermaid.sha256
 	@cd $(MERMAID) && sha256sum --check --quiet $(CURDIR)/$<
 	@tar --extract --gzip --file $(MERMAID)/mermaid-*.tgz --directory $(MERMAID)/mermaid --strip-components 2 \
 	    --exclude '*.map' package/dist/mermaid.esm.min.mjs package/dist/chunks/mermaid.esm.min
-	@rm $(MERMAID)/mermaid-*.tgz; touch $@
+	@rm $(MERMAID)/mermaid-*.tgz $(MERMAID)/npm.out; touch $@
 
 bench: compiled ## Measure, beside Apache Kafka and librdkafka's mock
 	$(BIN)/python -m system_tests.benchmarks $(ARGS)

@@ -23,10 +23,10 @@ FILES: Final = "source"
 """Folder with copies of files, which are no pages."""
 WORD: Final = ("throttl", "guides/quotas")
 """A stem as the search has it, and one of the pages that it must find."""
-
-
 IMPORTED: Final = re.compile(r"""(?:import|from)\s*\(?\s*["']((?:https?:)?//[^"']+)""")
 """A module that a script loads from another host."""
+LOADED: Final = frozenset({"stylesheet", "icon", "preload", "modulepreload"})
+"""Relations of links that a browser follows by itself."""
 
 
 class Page(HTMLParser):
@@ -39,11 +39,11 @@ class Page(HTMLParser):
         self.loads: list[str] = []
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        loaded = {"src"} if tag != "link" else {"href"}
-        self.loads += [
-            value for name, value in attributes if name in loaded and urlsplit(value or "").netloc
-        ]
+    def handle_starttag(self, _: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = dict(attributes)
+        loaded = values.get("href") if values.get("rel") in LOADED else values.get("src")
+        if loaded and urlsplit(loaded).netloc:
+            self.loads.append(loaded)
         for name, value in attributes:
             if value and name in {"id", "name"}:
                 self.anchors.add(value)

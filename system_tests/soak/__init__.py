@@ -1,0 +1,1 @@
+"""Long runs of groups, in which memory and internal topics must stay bounded."""
