@@ -111,16 +111,18 @@ def install_packages(folder: Path, **programs: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
+PROGRAMS = ("chromium", "chromedriver", "zsh", "fish", "promtool", "jq", "ip")
+
+
 def test_installed_programs_are_not_reinstalled(tmp_path: Path) -> None:
-    programs = ("chromium", "chromedriver", "zsh", "fish", "promtool")
-    assert install_packages(tmp_path, **dict.fromkeys(programs, "exit 1")) == (0, "")
+    assert install_packages(tmp_path, **dict.fromkeys(PROGRAMS, "exit 1")) == (0, "")
 
 
 @pytest.mark.parametrize(("user", "prefix"), [("0", ""), ("1000", "sudo ")])
 def test_missing_program_is_installed(user: str, prefix: str, tmp_path: Path) -> None:
     code, words = install_packages(
         tmp_path,
-        **dict.fromkeys(("chromium", "zsh", "fish", "promtool"), ""),  # the driver alone is missing
+        **dict.fromkeys(set(PROGRAMS) - {"chromedriver"}, ""),
         id=f"echo {user}",
         sudo='shift; export BY="sudo "; exec "$@"',
         apt_get='echo "${BY:-}$*"',
@@ -130,7 +132,7 @@ def test_missing_program_is_installed(user: str, prefix: str, tmp_path: Path) ->
     assert update == f"{prefix}update -qq -o Acquire::Retries=5"
     assert install.startswith(f"{prefix}install -y")
     assert "-o Acquire::Retries=5" in install
-    for package in ("chromium chromium-driver", "zsh", "fish", "prometheus"):
+    for package in ("chromium chromium-driver", "zsh", "fish", "prometheus", "jq", "iproute2"):
         assert package in install
 
 
@@ -148,7 +150,7 @@ def test_program_that_cannot_be_installed_is_reported(
 ) -> None:
     code, words = install_packages(tmp_path, **programs)
     assert code == 1
-    assert "tests need chromium chromedriver zsh fish promtool, and" in words
+    assert f"tests need {' '.join(PROGRAMS)}, and" in words
     assert reason in words
 
 
