@@ -234,4 +234,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: portable-test dist executable image-files image image-check release-check help run test system-test attack client-suites exhibits lint format docs docs-check site compiled test-compiled bench sim sim-seeds clean nuke
+.PHONY: portable-test dist executable image-files image image-check release-check help run test system-test attack soak client-suites exhibits lint format docs docs-check site compiled test-compiled bench sim sim-seeds clean nuke

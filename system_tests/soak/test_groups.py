@@ -41,6 +41,9 @@ SETTINGS: Final = {
     "log.initial.task.delay.ms": "1000",
     "log.retention.check.interval.ms": "1000",
     "log.cleaner.backoff.ms": "1000",
+    # By default, removed files stay for a minute and tombstones for a day.
+    "log.segment.delete.delay.ms": "1000",
+    "log.cleaner.delete.retention.ms": "1000",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "200",
     "group.share.min.heartbeat.interval.ms": "100",
