@@ -3,7 +3,7 @@
 Owns one member of a group, which polls until it is ended. KIND is ``classic``, ``consumer``
 (KIP-848) or ``share``; ``produce`` sends one record instead. It must never know what a page does
 with it. Invariant: the member polls without a pause longer than a tenth of a second, so that it
-follows whatever the broker tells it.
+follows what the broker answers.
 """
 
 from __future__ import annotations

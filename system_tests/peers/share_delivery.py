@@ -228,7 +228,7 @@ class IsolatedMember(SharingMember):
         self.ask(f"{self.name} produced {self._sequences['']}", produce(self.name, batch), 9)
 
     def write(self, transaction: str, count: int) -> None:
-        """Produce a batch in a transaction, which begins with its first one."""
+        """Produce a batch in a transaction, which starts with its first one."""
         name = f"{self.name}-{transaction}"
         if transaction not in self._producers:
             self.ask(f"{name} found", find(name, 3), 3)  # Kafka creates the topic of transactions.

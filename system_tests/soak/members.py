@@ -62,7 +62,7 @@ class Worker:
         try:
             while not self.stopping.is_set():
                 self.work()
-        except BaseException as failure:  # noqa: BLE001 (told by ``check``)
+        except BaseException as failure:  # noqa: BLE001 (raised by ``check``)
             self.failure = failure
 
     def check(self) -> None:
