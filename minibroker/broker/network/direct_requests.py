@@ -374,6 +374,7 @@ class SingleRequests:
         return response
 
     def _repeat_of_request(self) -> Repeat | None:
+        """What the request has called `repeat_by` with; type checkers don't follow that call."""
         return self._repeat
 
     def _find_codec(self, api_bytes: bytes) -> _Codec | None:
