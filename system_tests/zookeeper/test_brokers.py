@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from minibroker.testing.failures import BrokerFailed
 from system_tests.clients.adapters.confluent import ConfluentClient
 from system_tests.clients.model import Record
 from system_tests.connections.dialling import Client, change_clock, wait_counted
@@ -141,6 +142,8 @@ def test_deposed_controller_is_elected_again(
     wait_until(lambda: tree.get("/controller_epoch")[0] == b"2", "another election")
     wait_until(lambda: tree.exists("/controller"), "the controller to register")
     wait_ready(broker)
+    with pytest.warns(BrokerFailed, match="/controller was deleted"):
+        broker.check()
     assert "Traceback" not in broker.printed()
 
 

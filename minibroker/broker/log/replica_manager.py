@@ -25,6 +25,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -555,8 +556,6 @@ class LogManager:
         report, failures = self._on_failure, list[tuple[str, OSError]]()
         self._on_failure = lambda path, error: failures.append((path, error))
         self._files.close_all()
-        from concurrent.futures import ThreadPoolExecutor  # Nothing else of a broker needs it.
-
         with ThreadPoolExecutor(CLOSING_THREADS) as threads:
             found = list(threads.map(partial(_close_log, now_ms), self._logs.values()))
         self._on_failure = report
