@@ -112,10 +112,17 @@ def install_packages(folder: Path, **programs: str) -> tuple[int, str]:
 
 
 PROGRAMS = ("chromium", "chromedriver", "zsh", "fish", "promtool", "jq", "ip")
+HEADERS = {"cc": ""}  # A compiler that finds all of them.
 
 
 def test_installed_programs_are_not_reinstalled(tmp_path: Path) -> None:
-    assert install_packages(tmp_path, **dict.fromkeys(PROGRAMS, "exit 1")) == (0, "")
+    assert install_packages(tmp_path, **dict.fromkeys(PROGRAMS, "exit 1"), **HEADERS) == (0, "")
+
+
+def test_missing_header_is_reported(tmp_path: Path) -> None:
+    programs = dict.fromkeys(PROGRAMS, "exit 1")
+    code, words = install_packages(tmp_path, **programs, cc="exit 1")
+    assert (code, words) == (1, "tests need zstd.h, and there is no apt-get to install them with\n")
 
 
 @pytest.mark.parametrize(("user", "prefix"), [("0", ""), ("1000", "sudo ")])
@@ -148,7 +155,7 @@ def test_missing_program_is_installed(user: str, prefix: str, tmp_path: Path) ->
 def test_program_that_cannot_be_installed_is_reported(
     programs: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
-    code, words = install_packages(tmp_path, **programs)
+    code, words = install_packages(tmp_path, **programs, **HEADERS)
     assert code == 1
     assert f"tests need {' '.join(PROGRAMS)}, and" in words
     assert reason in words

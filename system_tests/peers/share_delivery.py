@@ -235,7 +235,7 @@ class IsolatedMember(SharingMember):
             made = self.ask(f"{name} initialized", init(name), 4)
             self._producers[transaction] = made.producer_id, made.producer_epoch
             added = add(name, self._producers[transaction], **{self.name: [0]})
-            self.ask(f"{name} began", added, 3)
+            self.ask(f"{name} started", added, 3)
         producer_id, producer_epoch = self._producers[transaction]
         batch = build_batch(
             [Record(at, 1, None, transaction.encode()) for at in range(count)],

@@ -24,10 +24,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -285,6 +284,8 @@ def _warn(message: str, path: str, **fields: object) -> None:
     _logger.warning("%s", message, extra={"fields": {"path": path, **fields}})
 
 
+_Attempt = Callable[[Log], LogError | None]
+
 CLOSING_THREADS: Final = 8
 """Fewer than the files that may be open, because each keeps one open."""
 
@@ -374,7 +375,7 @@ class LogManager:
         return attempt()
 
     def _report_failure(self, path: str, error: OSError) -> None:
-        """Report to whom it concerns now, which differs while logs are closed."""
+        """Report a failure; while logs are closed, it is kept until all are."""
         self._on_failure(path, error)
 
     def _config(self, image: Image, topic: str) -> LogConfig:
@@ -557,21 +558,28 @@ class LogManager:
         self._on_failure = lambda path, error: failures.append((path, error))
         self._files.close_all()
         with ThreadPoolExecutor(CLOSING_THREADS) as threads:
-            found = list(threads.map(partial(_close_log, now_ms), self._logs.values()))
+            errors = self._for_each_log(lambda log: log.close(now_ms=now_ms), threads.map)
         self._on_failure = report
         for path, error in failures:
             report(path, error)
         self._logs.clear()
-        return [error for error in found if error is not None]
+        return errors
 
-    def _for_each_log(self, operation: Callable[[Log], object]) -> list[LogError]:
-        errors = []
-        for log in self._logs.values():
+    def _for_each_log(
+        self,
+        operation: Callable[[Log], object],
+        run: Callable[[_Attempt, Iterable[Log]], Iterable[LogError | None]] = map,
+    ) -> list[LogError]:
+        """Apply an operation to all logs; ``run`` may do so at a time. Returns its errors."""
+
+        def attempt(log: Log) -> LogError | None:
             try:
                 operation(log)
             except LogError as error:
-                errors.append(error)
-        return errors
+                return error
+            return None
+
+        return [error for error in run(attempt, self._logs.values()) if error is not None]
 
     def abandon(self) -> None:
         """Close all logs without writing anything."""
@@ -587,14 +595,6 @@ class LogManager:
     def items(self) -> Iterator[tuple[TopicPartition, Log]]:
         """The open logs."""
         return iter(self._logs.items())
-
-
-def _close_log(now_ms: int, log: Log) -> LogError | None:
-    try:
-        log.close(now_ms=now_ms)
-    except LogError as error:
-        return error
-    return None
 
 
 NO_LEADER_EPOCH: Final = -1

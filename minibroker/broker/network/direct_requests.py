@@ -227,7 +227,7 @@ class RepeatedRequests:
         return len(self._known)
 
     def execute(self, request: bytes, client_host: str, image: Image) -> _Repeated | None:
-        """Execute a known request again; None, and nothing is done, if it must be executed anew."""
+        """Execute a known request again; None, and nothing is done, if that does not suffice."""
         if image is not self._image:
             return None
         found = self._known.get(request)
