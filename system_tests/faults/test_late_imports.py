@@ -109,6 +109,7 @@ def test_connections_with_tls_and_sasl_are_served_without_an_import(
     }
     listeners = ("--listener", "SASL_SSL://127.0.0.1:0", "--listener", "SSL://127.0.0.1:0")
     broker = start(*listeners, settings=settings, environment=imports.environment)
+    ask(broker, "GET", "/v1/health")  # This, or a sample of lag some seconds later, imports it.
     imports.block()
     plaintext, sasl_ssl, ssl = broker.bootstrap_servers.split(",")
     admin = AdminClient({"bootstrap.servers": plaintext})

@@ -222,17 +222,24 @@ async def sample_forever(broker: ControlledBroker) -> None:
     while True:
         await clock.sleep_real(USAGE_SAMPLE_S)
         ticks += 1
-        if broker.scope.quotas.enabled:
-            # Imported with the first quota or offset: most brokers in tests have none.
-            from minibroker.lab.control.quotas import UsageHistory
+        try:
+            await _sample(broker, has_lag=ticks % (LAG_SAMPLE_S // USAGE_SAMPLE_S) == 0)
+        except OSError as error:  # Nothing can be imported without free descriptors.
+            _log.failure("usage and lag were not sampled", error)
 
-            broker.state(UsageHistory).sample()
-        if ticks % (LAG_SAMPLE_S // USAGE_SAMPLE_S) == 0:
-            offsets = await committed_offsets(broker)
-            if offsets:
-                from minibroker.lab.control.lag import LagHistory
 
-                await broker.state(LagHistory).sample(offsets)
+async def _sample(broker: ControlledBroker, *, has_lag: bool) -> None:
+    if broker.scope.quotas.enabled:
+        # Imported with the first quota or offset: most brokers in tests have none.
+        from minibroker.lab.control.quotas import UsageHistory
+
+        broker.state(UsageHistory).sample()
+    if has_lag:
+        offsets = await committed_offsets(broker)
+        if offsets:
+            from minibroker.lab.control.lag import LagHistory
+
+            await broker.state(LagHistory).sample(offsets)
 
 
 def _operations() -> Sequence[ApiOperation]:

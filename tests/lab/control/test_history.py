@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
+from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -15,6 +19,7 @@ from minibroker.broker.process.messages import (
     LogView,
     PartitionLogsRequest,
 )
+from minibroker.lab.control import attach
 from minibroker.lab.control.attach import sample_forever
 from minibroker.lab.control.broker import ControlledBroker
 from minibroker.lab.control.history import (
@@ -65,6 +70,24 @@ async def test_broker_without_groups_and_quotas_has_no_samples(
     assert len(at.roles.asked) == 3 * len(WORKERS)
     assert {type(request) for _, request in at.roles.asked} == {CommittedOffsetsRequest}
     assert (await get_usage_history(broker)).uses == ()
+
+
+async def test_sampling_goes_on_after_a_time_without_free_descriptors(
+    at: At, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = simulated(at, autojump_clock)
+    failures = [OSError(errno.EMFILE, os.strerror(errno.EMFILE), "minibroker.lab.control.lag")]
+    sampled: list[ControlledBroker] = []
+
+    async def offsets(of: ControlledBroker) -> dict[str, Any]:
+        if failures:
+            raise failures.pop()
+        sampled.append(of)
+        return {}
+
+    monkeypatch.setattr(attach, "committed_offsets", offsets)
+    await sample_for(broker, 2.5 * LAG_SAMPLE_S)
+    assert sampled == [broker]
 
 
 async def test_lag_is_sampled_and_measured_anew(at: At, autojump_clock: MockClock) -> None:
