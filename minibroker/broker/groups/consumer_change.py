@@ -101,10 +101,11 @@ class MemberChange:
     @property
     def assignor_changes(self) -> bool:
         """Whether the assignor that most members prefer becomes another one."""
-        after = self._with(self.data.assignors, assignors_of)
-        return preferred_assignor(self.limits, self.data.assignors) != preferred_assignor(
-            self.limits, after
-        )
+        before = self.data.assignors
+        after = self._with(before, assignors_of)
+        if after is before:
+            return False
+        return preferred_assignor(self.limits, before) != preferred_assignor(self.limits, after)
 
     def plan_subscription(self) -> None:
         """Record a changed subscription. Raises RequestRejected for an invalid expression."""

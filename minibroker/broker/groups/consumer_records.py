@@ -1,6 +1,6 @@
 """Records of consumer groups in ``__consumer_offsets``, in Kafka's format.
 
-Owns the schemas of key versions 3 to 8 and 16, and the one entry type for all of them. It must
+Owns the values of key versions 3 to 8 and 16, and the one entry type for all of them. It must
 never know what a record means to a group. Keys and values start with their version (int16), which
 for a key is the kind of the record; all values are of version 0. Kafka has replaced the partition
 metadata of version 4 by a hash in version 3 (KIP-1101), so only its tombstones are written.
@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 from minibroker.broker.groups.records import (
     RECORD_DECODERS,
     VERSION_BYTES,
+    decode_key,
+    encode_key,
     read_versioned,
     versioned,
 )
@@ -33,26 +35,6 @@ from minibroker_protocol.types import (
 
 CONSUMER: Final = "consumer"
 """Kafka's name of the type of the groups that these records store."""
-
-
-class ConsumerGroupKey(Message, versions="3-6"):
-    """Key of what exists once for a group: versions 3, 4 and 6."""
-
-    group_id: str = field(STRING)
-
-
-class ConsumerMemberKey(Message, versions="5-8"):
-    """Key of what exists once for a member: versions 5, 7 and 8."""
-
-    group_id: str = field(STRING)
-    member_id: str = field(STRING)
-
-
-class RegularExpressionKey(Message, versions="16"):
-    """Key of a regular expression that members subscribe to."""
-
-    group_id: str = field(STRING)
-    regular_expression: str = field(STRING)
 
 
 class ConsumerGroupMetadata(Message, versions="0", flexible="0+"):
@@ -165,7 +147,9 @@ _VALUES: Final[dict[RecordKind, type[Message]]] = {
     RecordKind.CURRENT: CurrentMemberAssignment,
     RecordKind.REGEX: RegularExpression,
 }
-_MEMBER_KINDS: Final = frozenset({RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT})
+_NAMED_KINDS: Final = frozenset(
+    {RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT, RecordKind.REGEX}
+)
 
 
 class ConsumerGroupRecord(NamedTuple):
@@ -183,15 +167,12 @@ class ConsumerGroupRecord(NamedTuple):
     def group_type(self) -> str:
         return CONSUMER
 
+    @property
+    def is_tombstone(self) -> bool:
+        return self.value is None
+
     def encode_key(self) -> bytes:
-        key: Message
-        if self.kind in _MEMBER_KINDS:
-            key = ConsumerMemberKey(group_id=self.group_id, member_id=self.name or "")
-        elif self.kind is RecordKind.REGEX:
-            key = RegularExpressionKey(group_id=self.group_id, regular_expression=self.name or "")
-        else:
-            key = ConsumerGroupKey(group_id=self.group_id)
-        return versioned(key, self.kind.value)
+        return encode_key(self.kind.value, self.group_id, self.name)
 
     def encode_value(self) -> bytes | None:
         return None if self.value is None else versioned(self.value, 0)
@@ -202,15 +183,7 @@ class ConsumerGroupRecord(NamedTuple):
 
 def _decode(key: bytes, value: bytes | None) -> ConsumerGroupRecord:
     kind = RecordKind(int.from_bytes(key[:VERSION_BYTES], "big"))
-    name: str | None = None
-    if kind in _MEMBER_KINDS:
-        member_key = read_versioned(ConsumerMemberKey, key)
-        group_id, name = member_key.group_id, member_key.member_id
-    elif kind is RecordKind.REGEX:
-        regex_key = read_versioned(RegularExpressionKey, key)
-        group_id, name = regex_key.group_id, regex_key.regular_expression
-    else:
-        group_id = read_versioned(ConsumerGroupKey, key).group_id
+    group_id, name = decode_key(key, named=kind in _NAMED_KINDS)
     value_class = _VALUES.get(kind)
     if value is None or value_class is None:
         return ConsumerGroupRecord(kind, group_id, name)

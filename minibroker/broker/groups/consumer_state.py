@@ -208,23 +208,32 @@ class ConsumerGroupData:
             )
 
     def _set_member(self, member: ConsumerMember) -> None:
-        self._forget_member(member.member_id)
+        before = self.members.pop(member.member_id, None)
         self.members[member.member_id] = member
-        if member.instance_id is not None:
-            self._static[member.instance_id] = member.member_id
-        self.names.update(topics_of(member))
-        self.regexes.update(regexes_of(member))
-        self.assignors.update(assignors_of(member))
+        if before is None or _subscription(before) != _subscription(member):
+            self._uncount(before)
+            self._count(member)
+        self._free_partitions(before)
         owner = Owner(member.member_id, member.member_epoch)
         for partition in _partitions(member):
             self.owners[partition] = owner
 
     def _forget_member(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
+        self._uncount(member)
+        self._free_partitions(member)
+
+    def _count(self, member: ConsumerMember) -> None:
+        """Count what a member subscribes to."""
+        self.names.update(topics_of(member))
+        self.regexes.update(regexes_of(member))
+        self.assignors.update(assignors_of(member))
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.member_id
+
+    def _uncount(self, member: ConsumerMember | None) -> None:
         if member is None:
             return
-        if member.instance_id is not None and self._static.get(member.instance_id) == member_id:
-            del self._static[member.instance_id]
         for counter, counted in (
             (self.names, topics_of),
             (self.regexes, regexes_of),
@@ -234,9 +243,16 @@ class ConsumerGroupData:
                 counter[each] -= 1
                 if counter[each] == 0:
                     del counter[each]
+        instance_id = member.instance_id
+        if instance_id is not None and self._static.get(instance_id) == member.member_id:
+            del self._static[instance_id]
+
+    def _free_partitions(self, member: ConsumerMember | None) -> None:
+        if member is None:
+            return
         for partition in _partitions(member):
             owner = self.owners.get(partition)
-            if owner is not None and owner.member_id == member_id:
+            if owner is not None and owner.member_id == member.member_id:
                 del self.owners[partition]
 
     def tombstones(self) -> list[ConsumerGroupRecord]:
@@ -310,6 +326,11 @@ def _hashed_text(text: str) -> bytes:
     """UTF-16, and the number of its code units."""
     encoded = text.encode("utf-16-le")
     return encoded + _INT32.pack(len(encoded) // 2)
+
+
+def _subscription(member: ConsumerMember) -> tuple[object, ...]:
+    """What is counted of a member, and its instance id."""
+    return member.topics, member.regex, member.assignor, member.instance_id
 
 
 def topics_of(member: ConsumerMember) -> Iterable[str]:

@@ -1,16 +1,18 @@
 """Records of ``__consumer_offsets``, in Kafka's format.
 
-Owns the four record schemas, and converts offsets; a group is stored as its schema. It must never
-know files or log offsets. Keys and values start with their version (int16); a value of None is a
-tombstone. Invariant: Kafka's ``OffsetsMessageFormatter`` and ``GroupMetadataMessageFormatter`` read
-the records written here, and decoding an encoded entry returns an equal entry. The versions written
-are those of Kafka 4's ``GroupCoordinatorRecordHelpers``: group values 3, offset values 3, or 1 if a
-client set an expiry time (that format has no leader epoch).
+Owns the keys of all records and the values of offsets and classic groups, and converts offsets; a
+classic group is stored as its schema. It must never know files or log offsets. Keys and values
+start with their version (int16); a value of None is a tombstone. Invariant: Kafka's
+``OffsetsMessageFormatter`` and ``GroupMetadataMessageFormatter`` read the records written here, and
+decoding an encoded entry returns an equal entry. The versions written are those of Kafka 4's
+``GroupCoordinatorRecordHelpers``: group values 3, offset values 3, or 1 if a client set an expiry
+time (that format has no leader epoch).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Final, NamedTuple, TypeVar
 
 from minibroker.broker.groups.events import GroupRecord
@@ -56,10 +58,17 @@ _OFFSET_VALUE: Final = versioned_encoder(OffsetCommitValue, OFFSET_VALUE_VERSION
 _EXPIRING_OFFSET_VALUE: Final = versioned_encoder(OffsetCommitValue, EXPIRING_OFFSET_VALUE_VERSION)
 
 
-class GroupMetadataKey(Message, versions="2"):
-    """Key of a group's metadata."""
+class GroupKey(Message, versions="2-23"):
+    """Key of what exists once for a group; the version is the kind of the record."""
 
-    group: str = field(STRING)
+    group_id: str = field(STRING)
+
+
+class NamedKey(Message, versions="5-22"):
+    """Key of what exists once for a member, or for a regular expression, of a group."""
+
+    group_id: str = field(STRING)
+    name: str = field(STRING)
 
 
 class MemberMetadata(Struct):
@@ -115,8 +124,12 @@ class GroupEntry(NamedTuple):
     def group_type(self) -> str:
         return CLASSIC
 
+    @property
+    def is_tombstone(self) -> bool:
+        return self.metadata is None
+
     def encode_key(self) -> bytes:
-        return versioned(GroupMetadataKey(group=self.group_id), GROUP_KEY_VERSION)
+        return encode_key(GROUP_KEY_VERSION, self.group_id)
 
     def encode_value(self) -> bytes | None:
         return None if self.metadata is None else versioned(self.metadata, GROUP_VALUE_VERSION)
@@ -126,6 +139,28 @@ class GroupEntry(NamedTuple):
 
 
 Entry = OffsetEntry | GroupRecord
+
+
+@cache
+def _key_encoder(cls: type[Message], version: int) -> Callable[..., bytes]:
+    return versioned_encoder(cls, version)
+
+
+def encode_key(kind: int, group_id: str, name: str | None = None) -> bytes:
+    """Encode the key of a kind of record of a group, or of something that it has by name."""
+    if name is None:
+        return _key_encoder(GroupKey, kind)(group_id)
+    return _key_encoder(NamedKey, kind)(group_id, name)
+
+
+def decode_key(key: bytes, *, named: bool) -> tuple[str, str | None]:
+    """Decode the group id, and the name if the kind of the record has one. Raises as
+    ``decode_entry``.
+    """
+    if named:
+        found = read_versioned(NamedKey, key)
+        return found.group_id, found.name
+    return read_versioned(GroupKey, key).group_id, None
 
 
 def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
@@ -153,7 +188,7 @@ def _decode_classic_group(key: bytes, value: bytes | None) -> GroupEntry:
     for member in () if metadata is None else metadata.members:
         if member.rebalance_timeout < 0:  # Version 0 has one timeout for both.
             member.rebalance_timeout = member.session_timeout
-    return GroupEntry(read_versioned(GroupMetadataKey, key).group, metadata)
+    return GroupEntry(read_versioned(GroupKey, key).group_id, metadata)
 
 
 RECORD_DECODERS: Final[dict[int, Callable[[bytes, bytes | None], Entry]]] = {

@@ -177,8 +177,8 @@ class ShareGroup(EpochGroup[ShareGroupData]):
             self._set_deadline(Deadline.SESSION, member.member_id, timeout_ms)
             self._answer(event.waiter, result)
 
-        for note in change.notes:
-            self._log(note)
+        if change.notes:
+            self._log("; ".join(change.notes))
         self._persist(change.records, then)
 
     def _subscribed_member(self, event: ShareHeartbeat) -> ShareMember:

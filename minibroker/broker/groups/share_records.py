@@ -1,6 +1,6 @@
 """Records of share groups in ``__consumer_offsets``, in Kafka's format.
 
-Owns the schemas of key versions 10 to 15, and the one entry type for all of them. It must never
+Owns the values of key versions 10 to 15, and the one entry type for all of them. It must never
 know what a record means to a group. Keys and values start with their version (int16), which for a
 key is the kind of the record; all values are of version 0. Invariant: decoding an encoded entry
 returns an equal entry. Kafka's ``CoordinatorRecordType`` and ``GroupCoordinatorRecordHelpers``.
@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 from minibroker.broker.groups.records import (
     RECORD_DECODERS,
     VERSION_BYTES,
+    decode_key,
+    encode_key,
     read_versioned,
     versioned,
 )
@@ -22,19 +24,6 @@ from minibroker_protocol.types import INT8, INT32, INT64, NULLABLE_STRING, STRIN
 
 SHARE: Final = "share"
 """Kafka's name of the type of the groups that these records store."""
-
-
-class ShareGroupKey(Message, versions="11-15"):
-    """Key of what exists once for a group: versions 11, 12 and 15."""
-
-    group_id: str = field(STRING)
-
-
-class ShareMemberKey(Message, versions="10-14"):
-    """Key of what exists once for a member: versions 10, 13 and 14."""
-
-    group_id: str = field(STRING)
-    member_id: str = field(STRING)
 
 
 class ShareMemberMetadata(Message, versions="0", flexible="0+"):
@@ -124,7 +113,7 @@ _VALUES: Final[dict[ShareRecordKind, type[Message]]] = {
     ShareRecordKind.CURRENT: ShareCurrentAssignment,
     ShareRecordKind.PARTITIONS: SharePartitionsMetadata,
 }
-_MEMBER_KINDS: Final = frozenset(
+_NAMED_KINDS: Final = frozenset(
     {ShareRecordKind.MEMBER, ShareRecordKind.TARGET, ShareRecordKind.CURRENT}
 )
 
@@ -141,13 +130,12 @@ class ShareGroupRecord(NamedTuple):
     def group_type(self) -> str:
         return SHARE
 
+    @property
+    def is_tombstone(self) -> bool:
+        return self.value is None
+
     def encode_key(self) -> bytes:
-        key: Message
-        if self.kind in _MEMBER_KINDS:
-            key = ShareMemberKey(group_id=self.group_id, member_id=self.name or "")
-        else:
-            key = ShareGroupKey(group_id=self.group_id)
-        return versioned(key, self.kind.value)
+        return encode_key(self.kind.value, self.group_id, self.name)
 
     def encode_value(self) -> bytes | None:
         return None if self.value is None else versioned(self.value, 0)
@@ -158,12 +146,7 @@ class ShareGroupRecord(NamedTuple):
 
 def _decode(key: bytes, value: bytes | None) -> ShareGroupRecord:
     kind = ShareRecordKind(int.from_bytes(key[:VERSION_BYTES], "big"))
-    name: str | None = None
-    if kind in _MEMBER_KINDS:
-        member_key = read_versioned(ShareMemberKey, key)
-        group_id, name = member_key.group_id, member_key.member_id
-    else:
-        group_id = read_versioned(ShareGroupKey, key).group_id
+    group_id, name = decode_key(key, named=kind in _NAMED_KINDS)
     if value is None:
         return ShareGroupRecord(kind, group_id, name)
     return ShareGroupRecord(kind, group_id, name, read_versioned(_VALUES[kind], value))

@@ -251,7 +251,7 @@ class StoredGroup:
         """Replace the record that has this key, or delete it if the record is a tombstone."""
         key = record.encode_key()
         self.records.pop(key, None)
-        if record != record.tombstone():
+        if not record.is_tombstone:
             self.records[key] = record
 
     def tombstones(self, group_id: str) -> Iterator[Entry]:

@@ -243,8 +243,8 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
                 self._set_deadline(Deadline.INITIAL, "", delay_ms)
             self._answer(event.waiter, result)
 
-        for note in change.notes:
-            self._log(note)
+        if change.notes:
+            self._log("; ".join(change.notes))
         self._persist(change.records, then)
 
     def _context(self) -> StreamsContext:

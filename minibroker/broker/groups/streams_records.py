@@ -1,6 +1,6 @@
 """Records of streams groups in ``__consumer_offsets``, in Kafka's format.
 
-Owns the schemas of key versions 17 and 19 to 23, and the one entry type for all of them. It must
+Owns the values of key versions 17 and 19 to 23, and the one entry type for all of them. It must
 never know what a record means to a group. Keys and values start with their version (int16), which
 for a key is the kind of the record; all values are of version 0. Invariant: decoding an encoded
 entry returns an equal entry. Kafka's ``CoordinatorRecordType`` and
@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 from minibroker.broker.groups.records import (
     RECORD_DECODERS,
     VERSION_BYTES,
+    decode_key,
+    encode_key,
     read_versioned,
     versioned,
 )
@@ -33,19 +35,6 @@ STREAMS: Final = "streams"
 """Kafka's name of the type of the groups that these records store."""
 
 NO_TOPOLOGY_EPOCH: Final = -1
-
-
-class StreamsGroupKey(Message, versions="17-23"):
-    """Key of what exists once for a group: versions 17, 20 and 23."""
-
-    group_id: str = field(STRING)
-
-
-class StreamsMemberKey(Message, versions="19-22"):
-    """Key of what exists once for a member: versions 19, 21 and 22."""
-
-    group_id: str = field(STRING)
-    member_id: str = field(STRING)
 
 
 class LastAssignmentConfig(Struct):
@@ -208,7 +197,7 @@ _VALUES: Final[dict[StreamsRecordKind, type[Message]]] = {
     StreamsRecordKind.CURRENT: StreamsCurrentAssignment,
     StreamsRecordKind.TOPOLOGY: StreamsGroupTopology,
 }
-_MEMBER_KINDS: Final = frozenset(
+_NAMED_KINDS: Final = frozenset(
     {StreamsRecordKind.MEMBER, StreamsRecordKind.TARGET, StreamsRecordKind.CURRENT}
 )
 
@@ -225,13 +214,12 @@ class StreamsGroupRecord(NamedTuple):
     def group_type(self) -> str:
         return STREAMS
 
+    @property
+    def is_tombstone(self) -> bool:
+        return self.value is None
+
     def encode_key(self) -> bytes:
-        key: Message
-        if self.kind in _MEMBER_KINDS:
-            key = StreamsMemberKey(group_id=self.group_id, member_id=self.name or "")
-        else:
-            key = StreamsGroupKey(group_id=self.group_id)
-        return versioned(key, self.kind.value)
+        return encode_key(self.kind.value, self.group_id, self.name)
 
     def encode_value(self) -> bytes | None:
         return None if self.value is None else versioned(self.value, 0)
@@ -242,12 +230,7 @@ class StreamsGroupRecord(NamedTuple):
 
 def _decode(key: bytes, value: bytes | None) -> StreamsGroupRecord:
     kind = StreamsRecordKind(int.from_bytes(key[:VERSION_BYTES], "big"))
-    name: str | None = None
-    if kind in _MEMBER_KINDS:
-        member_key = read_versioned(StreamsMemberKey, key)
-        group_id, name = member_key.group_id, member_key.member_id
-    else:
-        group_id = read_versioned(StreamsGroupKey, key).group_id
+    group_id, name = decode_key(key, named=kind in _NAMED_KINDS)
     if value is None:
         return StreamsGroupRecord(kind, group_id, name)
     return StreamsGroupRecord(kind, group_id, name, read_versioned(_VALUES[kind], value))

@@ -79,6 +79,10 @@ class ToyRecord(NamedTuple):
     def group_type(self) -> str:
         return "toy"
 
+    @property
+    def is_tombstone(self) -> bool:
+        return self.members is None
+
     def encode_key(self) -> bytes:
         return TOY_KEY_VERSION.to_bytes(2, "big") + self.group_id.encode()
 
