@@ -110,6 +110,10 @@ docs-check: $(VENV)/.installed-dev
 	    || { echo "docs/reference/$$page.md is behind its source: run make docs" >&2; exit 1; }; done
 	@$(BIN)/python .ci/pictures.py --check
 
+screenshots: $(VENV)/.installed-dev ## Take the pictures of console and report in docs again
+	@$(BIN)/python -m system_tests.console.pictures
+	@$(BIN)/python -m system_tests.pipeline.pictures
+
 # Sphinx has an environment of its own: neither the broker nor its tests need it.
 SITE := build/site
 SITE_BIN := build/site-venv/bin
@@ -234,4 +238,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: portable-test dist executable image-files image image-check release-check help run test system-test attack soak client-suites exhibits lint format docs docs-check site compiled test-compiled bench sim sim-seeds clean nuke
+.PHONY: portable-test dist executable image-files image image-check release-check help run test system-test attack soak client-suites exhibits lint format docs docs-check screenshots site compiled test-compiled bench sim sim-seeds clean nuke

@@ -1,4 +1,4 @@
-"""Takes the pictures of the console in docs/: ``python -m system_tests.console.pictures``.
+"""Takes the pictures of the console in docs/: ``make screenshots``.
 
 Owns a broker with limits and quotas, clients that use it, and what is selected in each picture. It
 must never assert anything: tests do. Invariant: a run takes all pictures of docs/guides/console.md
@@ -24,9 +24,10 @@ from selenium.webdriver.common.by import By
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.browser import Browser
+from system_tests.harness.screenshots import DOCS, save
 from system_tests.harness.waiting import wait_until
 
-DOCS: Final = Path(__file__).parents[2] / "docs"
+CONSOLE: Final = DOCS.parent / "minibroker/lab/control/console"
 TRAFFIC_S: Final = 40
 KNOCKS: Final = 128
 SETTINGS: Final = {
@@ -110,6 +111,7 @@ def consume(broker: RunningBroker, group: str, pause_s: float, done: threading.E
             "bootstrap.servers": broker.bootstrap_servers,
             "client.id": f"{group}-service",
             "group.id": group,
+            "group.protocol": "consumer" if group == "invoices" else "classic",
             "auto.offset.reset": "earliest",
             "auto.commit.interval.ms": 500,
         }
@@ -159,7 +161,7 @@ def take(browser: Browser, broker: RunningBroker, picture: Picture) -> None:
         f"{picture.shown} to be shown",
     )
     browser.run("scrollTo(0, 0)")
-    browser.driver.save_screenshot(str(DOCS / picture.file))
+    save(browser.driver.get_screenshot_as_png(), DOCS / picture.file, CONSOLE)
 
 
 def main() -> None:
