@@ -25,4 +25,4 @@ def test_picture_is_current_until_its_page_changes(tmp_path: Path) -> None:
     style.rename(page / "other.css")
     assert not is_current(picture, page)
     picture.write_bytes(png.getvalue())
-    assert not is_current(picture, page), "it is of nobody knows when"
+    assert not is_current(picture, page), "it has no digest"

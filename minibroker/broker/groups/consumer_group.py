@@ -262,8 +262,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupData]):
         return ChangeContext(self.data, self.image, limits, self.times, self.time.wall_ms)
 
     def _persist_change(self, change: MemberChange, then: AfterWrite) -> None:
-        if change.notes:
-            self._log("; ".join(change.notes))
+        self._log_notes(change.notes)
         self._persist(change.records, then)
 
     def _leave(self, event: ConsumerHeartbeat) -> None:

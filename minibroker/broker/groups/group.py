@@ -831,6 +831,10 @@ class EpochGroup(WrittenGroup, Generic[D]):
             self._forget_deadlines(record.name)
             self._forget_revocation(record.name)
 
+    def _log_notes(self, notes: Sequence[str]) -> None:
+        if notes:
+            self._log("; ".join(notes))
+
     def _note_failure(self, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
             self._log(f"could not be written: {error.name}")

@@ -177,8 +177,7 @@ class ShareGroup(EpochGroup[ShareGroupData]):
             self._set_deadline(Deadline.SESSION, member.member_id, timeout_ms)
             self._answer(event.waiter, result)
 
-        if change.notes:
-            self._log("; ".join(change.notes))
+        self._log_notes(change.notes)
         self._persist(change.records, then)
 
     def _subscribed_member(self, event: ShareHeartbeat) -> ShareMember:

@@ -243,8 +243,7 @@ class StreamsGroup(EpochGroup[StreamsGroupData]):
                 self._set_deadline(Deadline.INITIAL, "", delay_ms)
             self._answer(event.waiter, result)
 
-        if change.notes:
-            self._log("; ".join(change.notes))
+        self._log_notes(change.notes)
         self._persist(change.records, then)
 
     def _context(self) -> StreamsContext:
